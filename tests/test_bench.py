@@ -20,6 +20,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "TURNS", 1)
     monkeypatch.setattr(session, "PINGS", 20)
     monkeypatch.setattr(session, "FLOWS", {64: 200, 65_536: 20})
+    monkeypatch.setattr(session, "LINK_FLOWS", {64: 200, 65_536: 20})
     monkeypatch.setattr(session, "FLOW_ROUNDS", 1)
     monkeypatch.setattr(session, "OPENINGS", 1)
     monkeypatch.setattr(session, "IDLE_SESSIONS", 30)

@@ -67,6 +67,22 @@ INNER = {
         "reprocess",
         "template",
     ),
+    "shm": (
+        "layout",
+        "segment",
+        "native",
+        "headers",
+        "kernels",
+        "holds",
+        "arena",
+        "views",
+        "foreign",
+        "pointers",
+        "handshake",
+        "node",
+        "session",
+        "provider",
+    ),
     "capture": ("kernels",),  # kernels import no other room of the package
     "columnar": ("schema", "kernels"),
 }
@@ -106,6 +122,7 @@ ONLY_IN = {
     "pyarrow": {"columnar", "api", "aio", "log", "capture", "spark", "lake", "cli"},
     "numba": {
         "wire.kernels",
+        "shm.kernels",
         "columnar.kernels",
         "log.kernels",
         "capture.kernels",

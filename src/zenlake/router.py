@@ -71,7 +71,7 @@ class _Watched(SessionCore):
 
 def _event(session: Transport, end: SessionEnded | None) -> Event:
     agreed = session.agreement
-    node = (ZenohId.of(agreed.zid), WHATAMI_OF[agreed.whatami], str(session.link.remote))
+    node = (ZenohId.of(agreed.zid), WHATAMI_OF[agreed.whatami], str(session.remote))
     if end is None:
         return Event(True, *node)
     reason = CLOSE_REASONS.get(end.reason, str(end.reason))
@@ -115,7 +115,7 @@ class Router:
         """Wait until no byte is received or unread for QUIET_SECONDS; False after `seconds`."""
         now = time.monotonic()
         end, since, before = now + seconds, now, self._received()
-        while self._core.node.sessions and now < end:
+        while self._core.node.transports and now < end:
             time.sleep(POLL_SECONDS)
             now, received = time.monotonic(), self._received()
             if received != before or self._unread():
@@ -125,12 +125,12 @@ class Router:
         return now < end
 
     def _received(self) -> int:
-        sessions = self._core.node.sessions.values()
+        sessions = self._core.node.transports
         return sum(session.counters.received_bytes for session in sessions)
 
     def _unread(self) -> bool:
         """Return whether a link has bytes that back-pressure or a busy machine left unread."""
-        sessions = list(self._core.node.sessions.values())
+        sessions = self._core.node.transports
         links = [fd for session in sessions if (fd := session.link.fileno()) >= 0]
         return wait_readable(links, 0)
 

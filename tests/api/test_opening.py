@@ -730,3 +730,41 @@ def test_the_defaults_of_eclipse_zenoh_are_accepted(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING, "zenlake.config"):
         read_settings(Config.from_json5(str(zenoh.Config())))
     assert not caplog.records
+
+
+# ---- multicast groups
+
+
+GROUP_KEYS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"batch_size": 8192, "lease_ms": 10_000, "resolution": 0x0A, "join_seconds": 2.5}),
+    ({}, {"qos": False, "compression": False, "max_members": 1000}),
+    ({"transport/link/tx/batch_size": 4096}, {"batch_size": 4096}),
+    ({"transport/link/tx/lease": 1500}, {"lease_ms": 1500}),
+    ({"transport/link/tx/sequence_number_resolution": "16bit"}, {"resolution": 0x09}),
+    ({"transport/multicast/join_interval": 300}, {"join_seconds": 0.3}),
+    ({"transport/multicast/join_interval": None}, {"join_seconds": 2.5}),
+    ({"transport/multicast/max_sessions": 7}, {"max_members": 7}),
+    ({"transport/multicast/max_sessions": None}, {"max_members": 1000}),
+    ({"transport/multicast/qos/enabled": True}, {"qos": True}),
+    ({"transport/multicast/compression/enabled": True}, {"compression": True}),
+]
+
+
+@pytest.mark.parametrize("mode", ["peer", "router"])
+@pytest.mark.parametrize(("keys", "expected"), GROUP_KEYS)
+def test_what_groups_are_joined_with(
+    mode: str, keys: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    node = meaning(mode, **keys).node
+    assert node.group is not None
+    assert (node.group.zid, node.group.whatami) == (node.offer.zid, node.offer.whatami)
+    assert {name: getattr(node.group, name) for name in expected} == expected
+
+
+def test_a_client_has_no_groups() -> None:
+    assert meaning("client").node.group is None
+
+
+def test_an_interval_that_no_node_can_keep() -> None:
+    with pytest.raises(ZError, match=r"transport/multicast: join_seconds is 0.0"):
+        meaning(transport__multicast__join_interval=0)

@@ -148,9 +148,9 @@ def test_a_put_loses_nothing_while_another_thread_looks_for_its_way(
         during = []
         outbound_faces = way.exchange.outbound_faces
 
-        def looking(key: str) -> Any:
+        def looking(key: str, declare: bool) -> Any:
             during.append((way.ports, way.local))
-            return outbound_faces(key)
+            return outbound_faces(key, declare)
 
         before = (way.ports, way.local)
         monkeypatch.setattr(way.exchange, "outbound_faces", looking)

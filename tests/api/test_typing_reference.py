@@ -120,6 +120,8 @@ subscriber.handler.try_recv()
 iter(subscriber)
 next(iter(subscriber))
 [sample.payload for sample in subscriber]
+subscriber.recv().priority.value
+[kind.value for kind in zenoh.SampleKind]
 subscriber.undeclare()
 subscriber.__enter__()
 silent.undeclare()

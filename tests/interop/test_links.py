@@ -3,13 +3,14 @@ WebSocket."""
 
 import secrets
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.golden.proxy import free_port
 from tests.support.certificates import Authority, Identity
 from tests.support.interop_conversation import (
     COMMON_PAIRS,
-    ROUTER,
     THEY_SAID_CLOSE,
     Ours,
     Pair,
@@ -18,6 +19,7 @@ from tests.support.interop_conversation import (
     dialling,
     listening,
 )
+from tests.support.interop_pair import OURS, THEIRS, open_session, unique
 from tests.support.reference_peer import ReferenceFailed, ReferenceProcess, Settings
 from tests.support.waiting import until
 from zenlake.errors import LinkError, SessionRefused
@@ -180,8 +182,7 @@ def test_a_session_over_tls_carries_both_ways_and_closes(
 def test_a_session_over_quic_carries_both_ways_and_closes(
     reference: ReferenceProcess, pair: Pair, mutual: bool, world: World
 ) -> None:
-    """A listener of ours asks no client for its certificate: mutual QUIC is refused there."""
-    ours = Ours(pair.ours, options=world.ours(mutual=mutual and pair.we_dial))
+    ours = Ours(pair.ours, options=world.ours(mutual=mutual))
     theirs = world.theirs(mutual=mutual)
     with conversation(reference, pair, ours, theirs, endpoint=QUIC_AT) as (session, them):
         assert session.link.protocol == "quic"
@@ -258,13 +259,19 @@ def test_they_refuse_our_certificate(
         them.close()
 
 
+@pytest.mark.parametrize("at_port", [TLS_AT, QUIC_AT], ids=["tls", "quic"])
 @pytest.mark.parametrize("shown", ["nothing", "a stranger's"])
 @pytest.mark.parametrize("pair", THEY_DIAL, ids=str)
 def test_we_refuse_their_certificate(
-    reference: ReferenceProcess, pair: Pair, shown: str, world: World, stranger: World
+    reference: ReferenceProcess,
+    pair: Pair,
+    shown: str,
+    at_port: str,
+    world: World,
+    stranger: World,
 ) -> None:
     with Ours(pair.ours, options=world.ours(mutual=True)) as ours:
-        (at, *_) = ours.node.listen(TLS_AT.format(0))
+        (at, *_) = ours.node.listen(at_port.format(0))
         theirs = (
             world.theirs() if shown == "nothing" else stranger.theirs(mutual=True, root=world.root)
         )
@@ -297,16 +304,42 @@ def test_a_link_that_is_meant_for_some_priorities_or_one_reliability_has_lanes(
         assert not session.counters.receive_dropped
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"), [("prio=2-3", "prio=1-3"), ("rel=1", "rel=0"), ("rel=0", "rel=1")]
-)
-def test_they_are_refused_where_our_listener_is_not_meant_for_their_link(
-    reference: ReferenceProcess, ours: str, theirs: str
+def qos_between(listens: Any, connects: Any, named: tuple[str, str]) -> list[tuple[bool, str, str]]:
+    """Lanes, priorities and reliability of one link, as each end of it says them."""
+    at = f"tcp/127.0.0.1:{free_port()}"
+    on_listener, on_connector = named
+    with (
+        open_session(listens, "peer", listen=at + on_listener) as listener,
+        open_session(connects, "client", connect=(at + on_connector,)) as connector,
+    ):
+        until(lambda: len(listener.info.links()), lambda found: found == 1)
+        carried: list[int] = []
+        key = unique("lanes")
+        subscriber = listener.declare_subscriber(key, lambda sample: carried.append(1))
+        publisher = connector.declare_publisher(
+            key,
+            congestion_control=connects.CongestionControl.BLOCK,
+            priority=connects.Priority.BACKGROUND,
+        )
+        until(lambda: publisher.matching_status.matching)
+        publisher.put(bytes(200_000))
+        until(lambda: carried)
+        subscriber.undeclare()
+        return [
+            (transport.is_qos, str(link.priorities), str(link.reliability))
+            for session in (connector, listener)
+            for transport, link in zip(session.info.transports(), session.info.links(), strict=True)
+        ]
+
+
+@pytest.mark.parametrize("connects_with", ["", "?prio=1-7", "?rel=1", "?rel=0", "?prio=1-7;rel=0"])
+@pytest.mark.parametrize("listens_with", ["", "?prio=2-3", "?rel=1", "?prio=1-7;rel=0"])
+def test_a_link_is_for_what_its_connector_names_whatever_the_listener_names(
+    listens_with: str, connects_with: str
 ) -> None:
-    with Ours(ROUTER) as node:
-        (at,) = node.node.listen(f"tcp/127.0.0.1:0?{ours}")
-        settings: Settings = {"connect/timeout_ms": 0}
-        with pytest.raises(ReferenceFailed):
-            dialling(reference, "client", str(at).replace(ours, theirs), settings)
-        assert not node.opened
-        assert node.node.refused == {"GENERIC": 1}
+    """A listener of Rust forgets what its endpoint names, so that nothing contradicts it."""
+    named = (listens_with, connects_with)
+    expected = qos_between(THEIRS, THEIRS, named)
+    assert all(lanes for lanes, _, _ in expected)
+    for listens, connects in ((OURS, THEIRS), (THEIRS, OURS), (OURS, OURS)):
+        assert qos_between(listens, connects, named) == expected

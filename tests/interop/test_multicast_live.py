@@ -15,7 +15,7 @@ import pytest
 from tests.golden.proxy import group_sender
 from tests.support.discovery import LOOPBACK, new_group, on_lo, reference_session
 from tests.support.interop_conversation import PEER, Ours, both_send
-from tests.support.interop_pair import OURS, THEIRS, open_session, settling
+from tests.support.interop_pair import THEIRS, open_session, settling
 from tests.support.reference_peer import (
     ReferencePeer,
     ReferenceProcess,
@@ -24,16 +24,20 @@ from tests.support.reference_peer import (
     payload,
 )
 from tests.support.waiting import until
-from zenlake.errors import LinkError, SessionEnded
+from zenlake.errors import SessionEnded
 from zenlake.keytable import KeyTable
+from zenlake.link import multicast as multicast_link
+from zenlake.link.options import LinkOptions
 from zenlake.runtime.group import Group
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.drop_reason import DropReason
-from zenlake.transport.multicast import GroupOffer, Member
+from zenlake.transport.multicast import GroupOffer
 from zenlake.wire.batch import write_batch
 from zenlake.wire.cursor import ByteReader
 from zenlake.wire.declare import Declare, DeclareKeyExpr
 from zenlake.wire.enums import CloseReason, Mapping, WirePriority
 from zenlake.wire.join import Join
+from zenlake.wire.locator import EndPoint
 from zenlake.wire.network import NETWORK, is_network
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
@@ -54,18 +58,18 @@ class Ear:
     """Keeps what a group says."""
 
     def __init__(self) -> None:
-        self.came: list[Member] = []
-        self.gone: list[tuple[Member, SessionEnded]] = []
+        self.came: list[TransportSession] = []
+        self.gone: list[tuple[TransportSession, SessionEnded]] = []
         self.puts: list[tuple[str | None, bytes]] = []
-        self._keys: dict[Member, KeyTable] = {}
+        self._keys: dict[TransportSession, KeyTable] = {}
 
-    def joined(self, member: Member) -> None:
+    def opened(self, member: TransportSession) -> None:
         self._keys[member] = KeyTable()
         self.came.append(member)
 
     def on_frame(
         self,
-        member: Member,
+        session: TransportSession,
         priority: WirePriority,
         reliable: bool,
         data: bytes,
@@ -73,7 +77,7 @@ class Ear:
         end: int,
     ) -> int:
         r = ByteReader(data, pos, end)
-        keys = self._keys[member]
+        keys = self._keys[session]
         while r.pos < end and is_network(data[r.pos]):
             message = NETWORK.read(r)
             if isinstance(message, Declare) and isinstance(message.body, DeclareKeyExpr):
@@ -83,10 +87,10 @@ class Ear:
                 self.puts.append((keys.text(message.key), message.body.payload))
         return r.pos
 
-    def left(self, member: Member, why: SessionEnded) -> None:
+    def closed(self, member: TransportSession, why: SessionEnded) -> None:
         self.gone.append((member, why))
 
-    def closed_by(self, zid: str) -> list[Member]:
+    def closed_by(self, zid: str) -> list[TransportSession]:
         """Return the members with this id that left with a CLOSE of their own."""
         return [member for member, why in self.gone if str(member.zid) == zid and why.by_peer]
 
@@ -108,7 +112,8 @@ def member(group: str, ours: Ours, **offer: Any) -> Iterator[tuple[Group, Ear]]:
     """Our node `ours`, started, as a member."""
     ear = Ear()
     parameters = GroupOffer(zid=ours.zid, whatami=ours.whatami, **offer)
-    joined = ours.node.join(f"{on_lo(group)};so_rcvbuf={RECEIVE_BYTES}", parameters, ear)
+    at = EndPoint(f"{on_lo(group)};so_rcvbuf={RECEIVE_BYTES}")
+    joined = ours.node.join(multicast_link.join(at, LinkOptions()), parameters, ear)
     yield joined, ear
     joined.close()
 
@@ -323,11 +328,6 @@ def test_a_flood_at_a_group(reference: ReferenceProcess) -> None:
         assert first.core.counters.receive_dropped[DropReason.DATAGRAM_INVALID] > 0
         assert all(key == "m/still" for key, _ in ear.puts)
         assert other_ear.puts == []
-
-
-def test_a_session_does_not_join_a_group() -> None:
-    with pytest.raises(LinkError, match="sessions do not join groups yet"):
-        open_session(OURS, "peer", listen=on_lo(new_group()))
 
 
 def test_theirs_send_puts_alone_to_a_group() -> None:

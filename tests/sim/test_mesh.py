@@ -91,6 +91,9 @@ class Peer:
     def matching_subscribers(self, key: str) -> tuple[Any, ...]:
         return (self,) if self.key.intersects(key) else ()
 
+    def takes_bytes(self, subscribers: tuple[Any, ...]) -> bool:
+        return True
+
     def deliver(self, subscribers: tuple[Any, ...], delivery: Delivery) -> Iterable[Backpressured]:
         for key, start, end in zip(delivery.keys, delivery.starts, delivery.ends, strict=False):
             self.heard[key, delivery.data[start:end]] += 1

@@ -1,4 +1,4 @@
-"""Keys are declared as they are used, on links that dawdle: no receiver ever has to guess one.
+"""Keys are declared as publishers use them, on links that dawdle: no receiver has to guess one.
 
 A caller's thread puts in every way that there is, while batches wait in all lanes; a node in the
 middle forwards, as runs and one by one. Virtual time passes while the caller waits for room.
@@ -150,7 +150,8 @@ class Caller:
         """A new publisher: the declaration of its key waits when its first puts are added."""
         qos = QoS(self._random.choice(LEVELS), BLOCK, express=self._random.random() < 0.1)
         reliable = self._random.random() < 0.8
-        self._ways.append(OutboundRoute(self, KeyExpr(self._new_key()), qos, reliable))  # type: ignore[arg-type]
+        key = KeyExpr(self._new_key())
+        self._ways.append(OutboundRoute(self, key, qos, reliable, declares=True))  # type: ignore[arg-type]
         self._put(self._ways[-1])
 
     def put_old(self) -> None:
@@ -161,7 +162,7 @@ class Caller:
     def put_large(self) -> None:
         """A message in fragments, and others behind it."""
         qos = QoS(self._random.choice(LEVELS), BLOCK)
-        way = OutboundRoute(self, KeyExpr(self._new_key()), qos)  # type: ignore[arg-type]
+        way = OutboundRoute(self, KeyExpr(self._new_key()), qos, declares=True)  # type: ignore[arg-type]
         for payload in self._payloads(2, self._random.randrange(20_000)):
             way.put(payload)
         self._put(way)

@@ -13,6 +13,7 @@ from tests.support.interop_conversation import POLL_SECONDS, Ours
 from tests.support.reference_peer import ReferencePeer, ReferenceProcess, Settings
 from zenlake import link as links
 from zenlake.link.base import Listener, TransportLink
+from zenlake.link.multicast import MulticastLink
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.node import Node
@@ -70,7 +71,7 @@ class CountedLinks:
     def __init__(self) -> None:
         self.dialled: list[str] = []
         self.resolve = links.resolve
-        self.listen: Callable[[EndPoint, LinkOptions], Listener] = links.listen
+        self.listen: Callable[[EndPoint, LinkOptions], Listener | MulticastLink] = links.listen
 
     def connect(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
         self.dialled.append(str(endpoint))

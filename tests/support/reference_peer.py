@@ -1,7 +1,8 @@
 """Sessions of eclipse-zenoh in a process of their own, told what to do by lines of JSON.
 
 Run as a script it is that process; imported, `ReferenceProcess` starts it and `ReferencePeer` is
-one session in it, of any mode and configuration. Every wait has a deadline.
+one session in it, of any mode and configuration. Every wait has a deadline. For networks of
+several namespaces the sessions may be those of zenlake: the name of the module is an argument.
 """
 
 # mypy: allow-untyped-calls
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from types import TracebackType
 from typing import Any
 
@@ -123,9 +125,10 @@ class ReferencePeer:
 class ReferenceProcess:
     """Where the sessions live. Closed by leaving `with`; kill() and stop() at any time before."""
 
-    def __init__(self) -> None:
+    def __init__(self, api: str = "zenoh", enter: tuple[str, ...] = ()) -> None:
+        """Start it with the sessions of the module `api`, by a command that ends with `enter`."""
         self._process = subprocess.Popen(
-            module_command("tests.support.reference_peer"),
+            [*enter, *module_command("tests.support.reference_peer", api)],
             env=python_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -155,6 +158,10 @@ class ReferenceProcess:
         name = str(self._names)
         zid = self.ask("open", name=name, settings={**ALONE, "mode": mode, **(settings or {})})
         return ReferencePeer(self, name, zid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def kill(self) -> None:
         """SIGKILL: not a word more is said to anybody."""
@@ -201,11 +208,12 @@ class ReferenceProcess:
 class _Hosted:
     """One session and what it has seen."""
 
-    def __init__(self, settings: Settings) -> None:
-        config = zenoh.Config()
+    def __init__(self, api: Any, settings: Settings) -> None:
+        config = api.Config()
         for key, value in settings.items():
             config.insert_json5(key, json.dumps(value))
-        self._session = zenoh.open(config)
+        self._words = words_of(api)
+        self._session = api.open(config)
         self._samples: list[dict[str, Any]] = []
         self._events: list[list[str]] = []
         self._publishers: dict[str, zenoh.Publisher] = {}
@@ -215,7 +223,7 @@ class _Hosted:
         ]
 
     def _on_event(self, event: zenoh.TransportEvent) -> None:
-        kind = "opened" if event.kind == zenoh.SampleKind.PUT else "closed"
+        kind = "opened" if _name(event.kind) == "PUT" else "closed"
         self._events.append([kind, str(event.transport.zid)])
 
     def _on_sample(self, sample: zenoh.Sample) -> None:
@@ -244,7 +252,7 @@ class _Hosted:
     def _publisher(self, key: str, qos: dict[str, Any]) -> zenoh.Publisher:
         which = json.dumps([key, qos], sort_keys=True)
         if which not in self._publishers:
-            given = {name: WORDS.get(value, value) for name, value in qos.items()}
+            given = {name: self._words.get(value, value) for name, value in qos.items()}
             self._publishers[which] = self._session.declare_publisher(key, **given)
         return self._publishers[which]
 
@@ -283,19 +291,20 @@ class _Hosted:
 
 
 # Names of priorities, congestion controls and reliabilities: no two of them share one.
-WORDS: dict[Any, Any] = {
-    name: getattr(kind, name)
-    for kind in (zenoh.Priority, zenoh.CongestionControl, zenoh.Reliability)
-    for name in vars(kind)
-    if name.isupper() and name != "DEFAULT"
-}
+def words_of(api: Any) -> dict[Any, Any]:
+    return {
+        name: getattr(kind, name)
+        for kind in (api.Priority, api.CongestionControl, api.Reliability)
+        for name in dir(kind)
+        if name.isupper() and name != "DEFAULT"
+    }
 
 
 def _name(value: object) -> str:
     return str(value).rpartition(".")[2].upper()
 
 
-def _serve() -> None:
+def _serve(api: Any) -> None:
     hosted: dict[str, _Hosted] = {}
     _say({"done": "ready"})
     for line in sys.stdin:
@@ -303,12 +312,12 @@ def _serve() -> None:
         what, name = request.pop("do"), request.pop("name")
         try:
             if what == "open":
-                hosted[name] = _Hosted(request["settings"])
+                hosted[name] = _Hosted(api, request["settings"])
                 _say({"done": hosted[name].zid()})
             else:
                 command: Callable[..., Any] = getattr(hosted[name], what)
                 _say({"done": command(**request)})
-        except zenoh.ZError as error:
+        except api.ZError as error:
             _say({"failed": str(error)})
     for left in hosted.values():
         left.close()
@@ -320,4 +329,4 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(import_module(sys.argv[1]))

@@ -117,6 +117,7 @@ def routed(connect: Sequence[str] = (), **settings: str) -> Iterator[Net]:
     kernel_loader.load()  # by a thread that no single test is to be blamed for
     config = zenlake.Config()
     config.insert_json5("scouting/multicast/enabled", "false")
+    config.insert_json5("transport/shared_memory/enabled", "false")
     for key, value in settings.items():
         config.insert_json5(key.replace("__", "/"), value)
     with zenlake.router.run(connect=connect, config=config) as router, ExitStack() as stack:

@@ -17,6 +17,7 @@ def configured(**settings: Any) -> zenlake.Config:
     settings = {
         "scouting__multicast__enabled": False,
         "listen__endpoints": [],
+        "transport__shared_memory__enabled": False,  # What these test is the network.
         **settings,
     }
     for key, value in settings.items():
@@ -38,10 +39,10 @@ def dialling(port: int, **settings: Any) -> zenlake.Session:
 
 
 @contextmanager
-def pair() -> Iterator[tuple[zenlake.Session, zenlake.Session]]:
+def pair(**settings: Any) -> Iterator[tuple[zenlake.Session, zenlake.Session]]:
     """Yield the session that listens, and the one that connected to it."""
-    listener, port = listening()
-    with listener, dialling(port) as dialler:
+    listener, port = listening(**settings)
+    with listener, dialling(port, **settings) as dialler:
         until(lambda: listener.info.peers_zid() and dialler.info.peers_zid())
         yield listener, dialler
 

@@ -205,7 +205,8 @@ class Session(metaclass=Unconstructed):
         dropped.
         """
         qos = qos_of(DEFAULT_QOS, priority, None, None)
-        return all(link.has_room(qos) for link in self._core.node.sessions.values())
+        node = self._core.node
+        return all(link.has_room(qos) for link in (*node.sessions.values(), *node.groups))
 
     def put_batch(self, batch: "pa.RecordBatch") -> int:
         """Publish every row of an Arrow record batch; return the number of rows.

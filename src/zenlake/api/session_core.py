@@ -141,6 +141,9 @@ class SessionCore:
     def matching_subscribers(self, key: str) -> tuple[SubscriberEntry, ...]:
         return self.subscribers.matching(key)
 
+    def takes_bytes(self, subscribers: tuple[SubscriberEntry, ...]) -> bool:
+        return self.subscribers.takes_bytes(subscribers)
+
     def deliver(
         self, subscribers: tuple[SubscriberEntry, ...], delivery: Delivery
     ) -> Iterable[Sink[Any]]:

@@ -6,11 +6,12 @@ Knows the parameters `_sn`, `_max` and `_time`. Does not know why a subscriber a
 import logging
 import threading
 from collections import deque
+from contextlib import suppress
 from time import time_ns
 
 from zenlake.api.query.query import Query, reply_with
 from zenlake.api.values.selector import Parameters
-from zenlake.errors import ZError
+from zenlake.errors import MessageTooLarge, ZError
 from zenlake.ext.advanced_order import HALF, U32
 from zenlake.keyexpr import KeyExpr
 from zenlake.quantities import TimeRange, time_range
@@ -51,7 +52,8 @@ class Cache:
                 kept = list(self._kept)
             try:
                 for body in select(kept, query.parameters, time_ns()):
-                    reply_with(query, self._key, body, self._express)
+                    with suppress(MessageTooLarge):  # The subscriber gets an ERR in its place.
+                        reply_with(query, self._key, body, self._express)
             # The query accepts replies on its own key only, or the session has ended.
             except ZError as error:
                 log.info("%s is not answered from the cache of %s: %s", query, self._key, error)

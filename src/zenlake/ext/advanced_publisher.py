@@ -21,7 +21,7 @@ from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.timestamps import Timestamp
 from zenlake.api.values.wrapped import make
 from zenlake.api.values.zbytes import IntoZBytes
-from zenlake.errors import ZError
+from zenlake.errors import MessageTooLarge, ZError
 from zenlake.ext.advanced_cache import Cache
 from zenlake.ext.advanced_config import CacheConfig, MissDetectionConfig, RepliesConfig, seconds
 from zenlake.ext.advanced_keys import UHLC, own_key
@@ -175,6 +175,9 @@ class AdvancedPublisher(KeyedEntity):
                 self._cache.keep(body)
             try:
                 self._route.send(body, instrumentation)
+            except MessageTooLarge:  # Other subscribers may have it.
+                self._count.published += 1
+                raise
             except BaseException:
                 if self._cache is not None:
                     self._cache.take_back()

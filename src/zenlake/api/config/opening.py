@@ -5,6 +5,7 @@ SessionCore gives the node its handler.
 """
 
 import logging
+import os
 import secrets
 import threading
 import time
@@ -22,19 +23,24 @@ from zenlake.api.config.config import Config, changes, for_mode, of_mode
 from zenlake.api.config.schema import KEYS, check_user_password
 from zenlake.errors import LinkError, SessionRefused, ZError
 from zenlake.link.base import Listener, TransportLink
+from zenlake.link.multicast import MulticastLink
 from zenlake.link.options import LinkOptions, TlsOptions
+from zenlake.link.sockets import names_group
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.transport_session import TransportSession
+from zenlake.shm.node import COPY_VARIABLE, ShmConfig
 from zenlake.transport.admission import MAX_PENDING, MAX_SESSIONS, AdmissionLimits
 from zenlake.transport.auth import Authenticator
 from zenlake.transport.autoconnect import NO_ROLE, Autoconnect, Strategy
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES
+from zenlake.transport.multicast import GroupOffer
 from zenlake.transport.offer import Offer
 from zenlake.transport.retry import Retry, RetryPolicy
 from zenlake.transport.usrpwd import UserPassword, read_dictionary
 from zenlake.wire.enums import CloseReason, WireWhatAmI
 from zenlake.wire.init import DEFAULT_RESOLUTION
+from zenlake.wire.join import DEFAULT_BATCH_SIZE
 from zenlake.wire.locator import EndPoint
 from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
 
@@ -146,8 +152,9 @@ def _node_config(
         value: int = get(key)
         return own if value == KEYS[key].default else value
 
+    offer = _offer(get, role, zid)
     return NodeConfig(
-        offer=_offer(get, role, zid),
+        offer=offer,
         authenticators=tuple(_authenticators(get)),
         options=LinkOptions(tls=_tls(get)),
         limits=AdmissionLimits(
@@ -160,6 +167,42 @@ def _node_config(
         max_message=or_own("transport/link/rx/max_message_size", MAX_MESSAGE_BYTES),
         discovery=_discovery(get, role, has_endpoints=has_endpoints),
         max_links=get("transport/unicast/max_links"),
+        shm=_shm(get),
+        group=_group(get, offer),
+    )
+
+
+def _group(get: Get, offer: Offer) -> GroupOffer | None:
+    """Return the parameters of multicast groups; None: a client joins none."""
+    if offer.whatami is WireWhatAmI.CLIENT:
+        return None
+    try:
+        return GroupOffer(
+            zid=offer.zid,
+            whatami=offer.whatami,
+            resolution=offer.resolution,
+            batch_size=min(offer.batch_size, DEFAULT_BATCH_SIZE),
+            lease_ms=offer.lease_ms,
+            qos=get("transport/multicast/qos/enabled"),
+            compression=get("transport/multicast/compression/enabled"),
+            join_seconds=get("transport/multicast/join_interval") / 1000,
+            max_members=get("transport/multicast/max_sessions"),
+        )
+    except ValueError as error:
+        raise ZError(f"transport/multicast: {error}") from None
+
+
+def _shm(get: Get) -> ShmConfig | None:
+    section = "transport/shared_memory"
+    if not get(f"{section}/enabled"):
+        return None
+    pool = f"{section}/transport_optimization"
+    return ShmConfig(
+        pool_bytes=get(f"{pool}/pool_size") if get(f"{pool}/enabled") else 0,
+        threshold=max(1, get(f"{pool}/message_size_threshold")),
+        kinds=frozenset(get(f"{pool}/messages")),
+        eager=get(f"{section}/mode") == "init",
+        zero_copy=os.environ.get(COPY_VARIABLE, "0") == "0",
     )
 
 
@@ -286,7 +329,7 @@ class ConfiguredLinks:
     def connect(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
         return self.below.connect(self._configured(endpoint), address, options)
 
-    def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener:
+    def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener | MulticastLink:
         return self.below.listen(self._configured(endpoint), options)
 
     def _configured(self, endpoint: EndPoint) -> EndPoint:
@@ -432,6 +475,7 @@ def _connect(
 ) -> None:
     """Connect to `endpoint`: once, until the timeout, or in the background, as configured."""
     check_unicast(endpoint)
+    _check_no_group(endpoint)
     policy = settings.node.retry
     must = must_succeed(endpoint, settings.get("connect/exit_on_failure"))
     if policy.timeout == 0 or policy.first == 0:
@@ -503,6 +547,15 @@ def check_unicast(endpoint: EndPoint) -> None:
         raise LinkError(
             f"Unicast not supported for {endpoint.protocol} protocol: {endpoint.locator} "
             f"can be one of {known}"
+        )
+
+
+def _check_no_group(endpoint: EndPoint) -> None:
+    """Refuse a group to connect to, as Rust does (orchestrator.rs). A name is resolved later."""
+    if endpoint.protocol == "udp" and names_group(endpoint.address):
+        raise LinkError(
+            f"Forbidden multicast endpoint in connect list! {endpoint.locator}: "
+            "put it in listen/endpoints to join the group"
         )
 
 

@@ -7,7 +7,7 @@ Knows how they are presented, and the listeners. Does not open or close any: Ses
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -57,7 +57,7 @@ class _Described(metaclass=Unconstructed):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        names = [field.name for field in fields(self) if field.repr]  # type: ignore[arg-type]
         shown = (f"{name.removeprefix('_')}: {_debug(getattr(self, name))}" for name in names)
         return f"{type(self).__name__} {{ {', '.join(shown)} }}"
 
@@ -76,6 +76,9 @@ class Transport(_Described):
     "Whether messages of different priorities travel on lanes of their own."
     is_multicast: bool
     is_shm: bool
+    "Whether payloads may travel through shared memory."
+    shm_declined: str | None = field(default=None, compare=False, repr=False)
+    "Reason for not sharing memory with the other node; None: memory is shared."
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
@@ -124,8 +127,9 @@ def transport_of(session: TransportSession) -> Transport:
         zid=ZenohId.of(agreed.zid),
         whatami=WHATAMI_OF[agreed.whatami],
         is_qos=agreed.qos,
-        is_multicast=False,
-        is_shm=False,
+        is_multicast=session.group is not None,
+        is_shm=agreed.shm,
+        shm_declined=session.shm_declined,
     )
 
 
@@ -138,8 +142,8 @@ def link_of(session: TransportSession) -> Link:
         Link,
         zid=ZenohId.of(agreed.zid),
         src=f"{link.local}{qos.metadata()}",
-        dst=f"{link.remote}{qos.metadata()}",
-        group=None,
+        dst=f"{session.remote}{qos.metadata()}",
+        group=None if session.group is None else str(link.remote),
         mtu=link.mtu,
         is_streamed=link.framing is Framing.STREAM,
         _interfaces=_interfaces_of(link.local.address),
@@ -219,7 +223,7 @@ class SessionInfo(metaclass=Unconstructed):
     def __init__(self, node: Node) -> None:
         self._node = node
         self._lock = threading.RLock()
-        self._open: dict[zenohid.WireZenohId, TransportSession] = {}
+        self._open: dict[TransportSession, None] = {}
         self._is_closed = False
         self._sinks: dict[Sink[Any], EventMaker] = {}
         "Function that makes the events of a listener, by its sink."
@@ -236,7 +240,7 @@ class SessionInfo(metaclass=Unconstructed):
         return [ZenohId.of(zid) for zid in self._zids_of_role(wire.WireWhatAmI.ROUTER)]
 
     def peers_zid(self, /) -> list[ZenohId]:
-        """Return the Zenoh ids of the connected peers."""
+        """Return the Zenoh ids of the connected peers; members of multicast groups are not."""
         return [ZenohId.of(zid) for zid in self._zids_of_role(wire.WireWhatAmI.PEER)]
 
     def _zids_of_role(self, whatami: wire.WireWhatAmI) -> Iterator[zenohid.WireZenohId]:
@@ -246,12 +250,11 @@ class SessionInfo(metaclass=Unconstructed):
 
     def transports(self, /) -> list[Transport]:
         """Return the open transports."""
-        return [transport_of(session) for session in self._node.sessions.values()]
+        return [transport_of(session) for session in self._node.transports]
 
     def links(self, /) -> list[Link]:
         """Return the open links."""
-        sessions = self._node.sessions.values()
-        return [link_of(link) for session in sessions for link in session.links]
+        return [link_of(link) for session in self._node.transports for link in session.links]
 
     @overload
     def declare_transport_events_listener(
@@ -299,7 +302,7 @@ class SessionInfo(metaclass=Unconstructed):
             if self._is_closed:
                 raise ZError("session closed")
             self._sinks[listener._sink] = event
-            for session in self._open.values() if history else ():
+            for session in self._open if history else ():
                 _push(listener._sink, event(SampleKind.PUT, session))
         return listener
 
@@ -312,12 +315,13 @@ class SessionInfo(metaclass=Unconstructed):
 
     def opened(self, session: TransportSession) -> None:
         with self._lock:
-            self._open[session.zid] = session
+            self._open[session] = None
             self._tell(SampleKind.PUT, session)
 
     def closed(self, session: TransportSession) -> None:
         with self._lock:
-            if self._open.pop(session.zid, None) is not None:
+            if session in self._open:
+                del self._open[session]
                 self._tell(SampleKind.DELETE, session)
 
     def _tell(self, kind: SampleKind, session: TransportSession) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from zenlake.api.values.enums import PRIORITY_OF, WHATAMI_OF, Reliability, WhatAmI
 from zenlake.api.values.ids import ZenohId
 from zenlake.runtime.transport_session import TransportSession
+from zenlake.transport.counters import Counters
 from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.enums import WirePriority
 
@@ -84,12 +85,16 @@ INTEREST_DROP_REASONS = {
     "queryables": DropReason.REMOTE_QUERYABLE_LIMIT,
     "tokens": DropReason.REMOTE_TOKEN_LIMIT,
 }
-SUMMED_FIELDS = ("sent_messages", "sent_bytes", "received_frames", "received_bytes")
+TRAFFIC_FIELDS = ("sent_messages", "sent_bytes", "received_frames", "received_bytes")
 
 
 def _by_name(dropped: Mapping[DropReason, int]) -> dict[str, int]:
     """Return a copy with plain names: other threads go on counting in `dropped`."""
     return {str(reason): count for reason, count in dict(dropped).items()}
+
+
+def _dropped(counters: Counters) -> Counter[str]:
+    return Counter(_by_name(counters.send_dropped)) + Counter(_by_name(counters.receive_dropped))
 
 
 def _lane(priority: WirePriority, reliable: bool) -> str:
@@ -106,9 +111,7 @@ def _transport(session: TransportSession) -> TransportStats:
         counters.sent_bytes,
         counters.received_frames,
         counters.received_bytes,
-        dict(
-            Counter(_by_name(counters.send_dropped)) + Counter(_by_name(counters.receive_dropped))
-        ),
+        dict(_dropped(counters)),
         tuple(
             Gap(_lane(*lane), sequence.gaps, sequence.missing, sequence.stale)
             for lane, sequence in sorted(session.sequences.items())
@@ -117,7 +120,7 @@ def _transport(session: TransportSession) -> TransportStats:
 
 
 def _add(transport: TransportStats, sums: Counter[str], dropped: Counter[str]) -> None:
-    for name in SUMMED_FIELDS:
+    for name in TRAFFIC_FIELDS:
         sums[name] += getattr(transport, name)
     sums["missing"] += sum(gap.missing for gap in transport.gaps)
     dropped.update(transport.dropped)
@@ -125,11 +128,16 @@ def _add(transport: TransportStats, sums: Counter[str], dropped: Counter[str]) -
 
 def collect_stats(core: "SessionCore") -> Stats:
     """Return the counts of a session."""
-    transports = tuple(_transport(session) for session in core.node.sessions.values())
+    node = core.node
+    transports = tuple(map(_transport, node.transports))
     sums = Counter(core.ended.sums)
     dropped: Counter[str] = Counter(core.ended.dropped)
     for transport in transports:
         _add(transport, sums, dropped)
+    for counters in (node.groups_left, *(group.counters for group in node.groups)):
+        for name in TRAFFIC_FIELDS:
+            sums[name] += getattr(counters, name)
+        dropped.update(_dropped(counters))
     dropped.update(_by_name(core.exchange.dropped))
     dropped.update(_by_name(core.exchange.routing.counters))
     dropped[DropReason.HANDLER_FULL] += core.subscribers.dropped

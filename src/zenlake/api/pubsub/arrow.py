@@ -16,7 +16,7 @@ from zenlake.api.sinks import BoundedSink, Channel, call_each
 from zenlake.api.values.encoding import Encoding
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.sample import PLAIN, Sample, push_of
-from zenlake.errors import EncodeError, SessionEnded, ZError
+from zenlake.errors import EncodeError, MessageTooLarge, SessionEnded, ZError
 from zenlake.keyexpr import validate
 from zenlake.keytable import KeyTable
 from zenlake.runtime import kernel_loader
@@ -275,7 +275,10 @@ def _load_kernels() -> None:
 
 
 def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute | None") -> int:
-    """Publish every row, with the options of `way` if it is given; return the number of rows."""
+    """Publish every row, with the options of `way` if it is given; return the number of rows.
+
+    MessageTooLarge: rows were too large for a session; all others have been sent.
+    """
     from zenlake.columnar.write import split_lanes
 
     if core.exchange.closed:
@@ -284,8 +287,11 @@ def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute 
         batch = _with_publisher_columns(batch, way)
     elif "key" not in batch.schema.names:
         raise EncodeError("is missing: a sample needs a key", "column 'key'")
+    refused: list[MessageTooLarge] = []
     for priority, reliable, rows in split_lanes(batch):
-        _put_lane(core, rows, priority, reliable, way)
+        refused += _put_lane(core, rows, priority, reliable, way)
+    if refused:
+        raise refused[0]
     return batch.num_rows  # type: ignore[no-any-return]
 
 
@@ -322,7 +328,8 @@ def _put_lane(
     priority: WirePriority,
     reliable: bool,
     way: "OutboundRoute | None",
-) -> None:
+) -> list[MessageTooLarge]:
+    """Publish rows of one lane; return the error of each session for which rows were too large."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -337,7 +344,7 @@ def _put_lane(
             continue  # Refused below, with the reason.
         validate(key)
         if destination is not Locality.SESSION_LOCAL:
-            for port, wire in exchange.outbound_faces(key):
+            for port, wire in exchange.outbound_faces(key, way is not None):
                 wanted.setdefault(port, {})[key] = wire
         if destination is not Locality.REMOTE:
             heard = heard or bool(core.subscribers.matching(key, local=True))
@@ -347,6 +354,7 @@ def _put_lane(
     if not wanted and not heard:
         # Raises for invalid rows, even without a subscriber.
         push_columns_of(exchange, rows, _full_text, times)
+    refused: list[MessageTooLarge] = []
     for port, wires in wanted.items():
         part, of_part = rows, times
         if len(wires) < len(keys):
@@ -358,8 +366,11 @@ def _put_lane(
             port.session.send_columns(columns, priority, reliable)
         except SessionEnded:
             exchange.dropped[DropReason.SESSION_CLOSED] += part.num_rows
+        except MessageTooLarge as error:
+            refused.append(error.within(str(port.session)))
     if heard:
         _deliver_here(core, push_columns_of(exchange, rows, _full_text, times))
+    return refused
 
 
 def push_columns_of(

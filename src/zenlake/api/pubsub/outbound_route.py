@@ -5,8 +5,10 @@ wants it: the routing says, and says when that has changed.
 """
 
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zenlake.api.arguments import attachment_of, encoding_of, wire_of
@@ -16,10 +18,11 @@ from zenlake.api.values.ids import SourceInfo
 from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.timestamps import Timestamp
 from zenlake.api.values.zbytes import IntoZBytes, ZBytes, payload_bytes
-from zenlake.errors import SessionEnded, ZError
+from zenlake.errors import MessageTooLarge, SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.runtime.session_face import SessionFace
 from zenlake.runtime.transport_session import TransportSession
+from zenlake.shm.session import POINTER_BYTES, Loan, SharedPutEncoder
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fast_path import FastPath
 from zenlake.wire import encoding as wire_encoding
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("zenlake.api")
 
 NEVER = -1  # Version of a route that was never computed.
+NOT_SHARED = sys.maxsize  # Size of payloads that go through shared memory, where there is none.
 NO_OPTIONS = (None,) * 5  # Options of a put that has none.
 SMALL = 4096  # Bytes up to which a received payload is copied when it is put again.
 
@@ -56,6 +60,8 @@ class OutboundRoute:
     reliable: bool = True
     encoding: wire_encoding.WireEncoding = wire_encoding.DEFAULT
     destination: Locality = Locality.ANY
+    declares: bool = False
+    "Whether sessions are told an id for the key: for one that was declared, as many puts follow."
     exchange: "Exchange" = field(init=False)
     version: int = NEVER
     "Version of the exchange that the fields below were computed from."
@@ -67,6 +73,10 @@ class OutboundRoute:
     """For puts of a payload alone: each session, and the message up to the payload's length. None:
     such puts need more than encoded bytes.
     """
+    shared_from: int = NOT_SHARED
+    "Bytes from which on a payload goes through shared memory, to the sessions that have it."
+    encode_shared: SharedPutEncoder | None = None
+    "Encoder of such a put of a payload alone, while exactly one session wants the puts."
     fast_put: PutCall | None = None
     "`put` on the fast path, while exactly one session wants the puts."
     on_fast_path_changed: Callable[[PutCall | None], None] | None = None
@@ -84,7 +94,7 @@ class OutboundRoute:
         with exchange.lock:
             self._set_fast_put(None)
             remote = self.destination is not Locality.SESSION_LOCAL
-            ports = exchange.outbound_faces(self.key) if remote else ()
+            ports = exchange.outbound_faces(self.key, self.declares) if remote else ()
             local: tuple[SubscriberEntry, ...] = ()
             if self.destination is not Locality.REMOTE:
                 local = self.core.subscribers.matching(self.key, local=True)
@@ -95,11 +105,25 @@ class OutboundRoute:
                     for port, wire in ports
                 )
             self.ports, self.local, self.plain = ports, local, plain
+            self._refresh_shared()
             self.version = exchange.version
             if plain is not None and len(plain) == 1:
                 session, head = plain[0]
                 path = session.fast_path(head, self.qos, self.reliable)
                 self._set_fast_put(None if path is None else make_fast_put(self, path))
+
+    def _refresh_shared(self) -> None:
+        """Find out which payloads go through shared memory."""
+        shared = [
+            (shm, wire)
+            for port, wire in self.ports
+            if (shm := port.session.shm) is not None and shm.shares_puts
+        ]
+        self.shared_from = min((shm.threshold for shm, _ in shared), default=NOT_SHARED)
+        self.encode_shared = None
+        if shared and len(self.ports) == 1:
+            shm, wire = shared[0]
+            self.encode_shared = shm.put_encoder(Push(wire, Put(encoding=self.encoding), self.qos))
 
     def _set_fast_put(self, put: PutCall | None) -> None:
         self.fast_put = put
@@ -150,6 +174,9 @@ class OutboundRoute:
         if plain is None:  # Another thread has refreshed the route since the caller looked.
             self.send(put_body(payload, self.encoding, None, None, None), None)
             return
+        if len(payload) >= self.shared_from and self._put_shared(payload):
+            return
+        refused: MessageTooLarge | None = None
         for session, head in plain:
             w = ByteWriter(bytearray(head))
             w.block("payload", payload)
@@ -157,6 +184,33 @@ class OutboundRoute:
                 session.send_encoded(bytes(w.out), self.qos, self.reliable)
             except SessionEnded as end:
                 self._ended(end)
+            except MessageTooLarge as error:
+                refused = refused or error.within(str(session))
+        if refused is not None:
+            raise refused
+
+    def _put_shared(self, payload: bytes) -> bool:
+        """Put `payload` through shared memory; False: there is no room."""
+        plain, encode_shared = self.plain, self.encode_shared
+        if encode_shared is None or not plain:
+            shm = self.exchange.node.shm
+            view = None if shm is None else shm.view(payload)
+            if view is None:
+                return False
+            self.send(put_body(view, self.encoding, None, None, None), None)
+            return True
+        session = plain[0][0]
+        encode = partial(encode_shared, payload)
+        made = encode() or session.await_shared_memory(encode)
+        if made is None:
+            return False
+        message, counter, header = made
+        try:
+            loan = Loan(counter, header)
+            loan.settle(lambda: session.send_encoded(message, self.qos, self.reliable))
+        except SessionEnded as end:
+            self._ended(end)
+        return True
 
     def _ended(self, end: SessionEnded) -> None:
         self.exchange.dropped[DropReason.SESSION_CLOSED] += 1
@@ -164,7 +218,10 @@ class OutboundRoute:
 
     def send(self, body: Put | Del, instrumentation: TimestampInstrumentation | None) -> None:
         """Send to every session and local subscriber that wants it; waits for room as the
-        congestion control says."""
+        congestion control says.
+
+        MessageTooLarge: it is too large for a session; all others have been sent it.
+        """
         core = self.core
         if core.exchange.closed:
             raise ZError("session closed")
@@ -176,15 +233,20 @@ class OutboundRoute:
         if instrumentation is not None:
             stack = core.record(instrumentation.stack(), InterceptionPoint.SEND)
         leaving = stack and core.routed(stack)
+        refused: MessageTooLarge | None = None
         for port, wire in self.ports:
             try:
                 port.session.send(Push(wire, body, self.qos, ts_stack=leaving), self.reliable)
             except SessionEnded as end:
                 self._ended(end)
+            except MessageTooLarge as error:
+                refused = refused or error.within(str(port.session))
         if self.local:
             core.deliver_local(
                 self.local, self.key, Push(WireExpr(), body, self.qos, ts_stack=stack)
             )
+        if refused is not None:
+            raise refused
 
 
 def make_fast_put(route: OutboundRoute, path: FastPath) -> PutCall:
@@ -194,9 +256,11 @@ def make_fast_put(route: OutboundRoute, path: FastPath) -> PutCall:
     It is one function on purpose: a further call would make each put a fifth slower.
     """
     lane, headers, overhead, limit, absorb = path
+    encode_shared, shared_from = route.encode_shared, route.shared_from
     appended = lane.appended
     append = appended.append
     exchange, version = route.exchange, route.version
+    shared_bytes = overhead + POINTER_BYTES
 
     def put(
         payload: IntoZBytes,
@@ -217,6 +281,18 @@ def make_fast_put(route: OutboundRoute, path: FastPath) -> PutCall:
             and exchange.version == version
         ):
             size = len(payload)
+            if size >= shared_from and encode_shared is not None:
+                if not lane.open or (len(appended) + 1) * shared_bytes >= limit:
+                    route.put_plain(payload)
+                    return
+                made = encode_shared(payload)
+                if made is None:
+                    route.put_plain(payload)
+                    return
+                append(made[0])
+                if not lane.open:  # Rule 3.
+                    absorb()  # type: ignore[unreachable]
+                return
             if lane.open and (len(appended) + 1) * (size + overhead) < limit:  # Rule 2.
                 append(headers[size] + payload)
                 if not lane.open:  # Rule 3: the list may have been taken without this message.

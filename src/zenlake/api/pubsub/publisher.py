@@ -64,7 +64,9 @@ class Publisher(WatchedEntity):
         self._core = core
         self._id = entity.WireEntityId(core.exchange.zid, core.exchange.next_id())
         self._key_expr = key
-        self._route = OutboundRoute(core, key, qos, reliable, encoding_of(encoding), destination)
+        self._route = OutboundRoute(
+            core, key, qos, reliable, encoding_of(encoding), destination, declares=True
+        )
         self._watch = core.interests.watch(
             "subscribers",
             key,

@@ -16,7 +16,7 @@ from zenlake.api.exchange_protocol import ExchangeLike
 from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import Locality
-from zenlake.api.values.sample import Sample, SampleChunk, samples, samples_of
+from zenlake.api.values.sample import Sample, SampleChunk, SharedChunk, samples, samples_of
 from zenlake.api.values.wrapped import make
 from zenlake.caching import BoundedCache
 from zenlake.errors import ZError
@@ -213,6 +213,10 @@ class Subscribers:
                 self._by_key[local].keep(key, found, len(key))
         return found
 
+    def takes_bytes(self, subscribers: tuple[SubscriberEntry, ...]) -> bool:
+        """Return whether one of `subscribers` takes the bytes of messages instead of samples."""
+        return any(isinstance(entry.sink, RunSink) for entry in subscribers)
+
     def deliver(
         self, subscribers: tuple[SubscriberEntry, ...], delivery: "Delivery"
     ) -> list[Sink[Any]]:
@@ -230,7 +234,7 @@ class Subscribers:
         for declared in subscribers:
             sink = declared.sink
             if sink.elastic:
-                sink.fit(int(delivery.ends[-1] - delivery.starts[0]) // count)
+                sink.fit(delivery.mean_bytes)
             if part is not None and isinstance(sink, RunSink):
                 room = sink.push_run(*part)
             elif message is not None and isinstance(sink, RunSink) and _wants(sink, message):
@@ -244,13 +248,16 @@ class Subscribers:
 
 def _scanned_samples(delivery: "Delivery", part: "RunPart") -> Iterable[Sample]:
     """Return the samples of scanned rows, made as they are taken."""
+    rests = part.run.message_starts(part.rows)
+    if delivery.payloads is not None:
+        numbers = range(delivery.count) if part.rows is None else part.rows.tolist()
+        shared = SharedChunk(delivery.data, delivery.payloads, numbers, rests)
+        return samples_of(delivery.keys, shared, delivery.count)
     starts, ends = delivery.starts, delivery.ends
     assert not isinstance(starts, tuple)
     assert not isinstance(ends, tuple)
     # Copies: the next scan overwrites the arrays.
-    chunk = SampleChunk(
-        delivery.data, starts.copy(), ends.copy(), part.run.message_starts(part.rows)
-    )
+    chunk = SampleChunk(delivery.data, starts.copy(), ends.copy(), rests)
     return samples_of(delivery.keys, chunk, delivery.count)
 
 

@@ -4,7 +4,7 @@ Knows names and numbers only. To the wire: `member.wire`. From it: a table such 
 """
 
 from enum import Enum, EnumType, nonmember
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from zenlake.api.values.wrapped import Value
 from zenlake.errors import ZError
@@ -21,6 +21,11 @@ class _Listed(EnumType):
 
 class OrderedEnum(Value, Enum, metaclass=_Listed):
     """Base of enumerations that sort by number, print as `Class.NAME`, and equal no number."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def value(self) -> int: ...  # Type checkers take it for Any, because of the metaclass.
 
     # Members are unique: faster than comparing their keys.
     __eq__ = object.__eq__

@@ -4,7 +4,7 @@ Knows the positions of its parts in the buffer. Does not know sender or receiver
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
@@ -36,6 +36,8 @@ from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from zenlake.shm.pointers import HeldPayloads
 
     Positions = np.ndarray[tuple[int], np.dtype[np.signedinteger[Any]]]
 
@@ -80,7 +82,7 @@ class Sample(Value, tuple[Any, ...]):  # type: ignore[misc]  # Compared by `_key
     def _parts(self) -> Parts:
         """Return (data, start, end, rest)."""
         if len(self) == SHORT:
-            chunk: SampleChunk = self[1]
+            chunk: SampleChunk | SharedChunk = self[1]
             return chunk.part(self[2])
         return self[1:]
 
@@ -104,7 +106,7 @@ class Sample(Value, tuple[Any, ...]):  # type: ignore[misc]  # Compared by `_key
     def payload(self) -> ZBytes:
         """Value; empty for a delete."""
         if len(self) == SHORT:
-            chunk: SampleChunk = self[1]
+            chunk: SampleChunk | SharedChunk = self[1]
             return chunk.payload(self[2])
         _, data, start, end, _ = self
         if start == 0 and end == len(data):
@@ -184,7 +186,9 @@ class Sample(Value, tuple[Any, ...]):  # type: ignore[misc]  # Compared by `_key
 
     def __reduce__(self) -> tuple[Callable[..., "Sample"], tuple[Any, ...]]:
         push = self._push()
-        body = Put(bytes(self.payload)) if push is PLAIN else push.body
+        body = push.body
+        if type(body) is Put:
+            body = replace(body, payload=bytes(self.payload))
         return _restore, (str(self[0]), body, int(push.qos), push.ts_stack)
 
     def __repr__(self) -> str:
@@ -228,11 +232,30 @@ class SampleChunk:
         return self._data, starts[number], ends[number], rest
 
 
+@dataclass(slots=True, eq=False)
+class SharedChunk:
+    """Samples that were received together, with payloads in shared memory."""
+
+    _data: bytes
+    "The messages without their payloads."
+    _payloads: "HeldPayloads"
+    _numbers: Sequence[int]
+    _rests: Sequence[int] | None
+
+    def payload(self, number: int) -> ZBytes:
+        return ZBytes.of(self._payloads.payload(self._numbers[number]))
+
+    def part(self, number: int) -> Parts:
+        return self._data, 0, 0, None if self._rests is None else self._rests[number]
+
+
 def _restore(key: str, body: Put | Del, qos: int, stack: WireStack | None) -> Sample:
     return Sample.of(key, body, qos, ts_stack=stack)
 
 
-def samples_of(keys: Iterable[KeyExpr], chunk: SampleChunk, count: int) -> Iterator[Sample]:
+def samples_of(
+    keys: Iterable[KeyExpr], chunk: SampleChunk | SharedChunk, count: int
+) -> Iterator[Sample]:
     """Yield the samples of a chunk lazily, at the speed of `zip`."""
     return map(_new, zip(keys, repeat(chunk), range(count), strict=False))
 

@@ -46,6 +46,9 @@ def payload_bytes(obj: object) -> bytes | memoryview:
         return obj.buffer
     if isinstance(obj, (bytes, bytearray)):
         return bytes(obj)
+    if (shared := getattr(obj, "into_payload", None)) is not None:  # ZShm, ZShmMut.
+        view: memoryview = shared()
+        return view
     try:
         # memoryview decides whether it is a buffer.
         view = memoryview(obj)  # type: ignore[arg-type]
@@ -96,17 +99,28 @@ class ZBytes:
         return memoryview(self.buffer).toreadonly()
 
     def to_bytes(self, /) -> bytes:
-        """Return the bytes; copies only a view of a larger buffer."""
+        """Return the bytes; copies only a view of a larger buffer.
+
+        ZError: they were in shared memory, which the sender has taken back.
+        """
         buffer = self.buffer
-        return buffer if type(buffer) is bytes else bytes(buffer)
+        return buffer if isinstance(buffer, bytes) else _copied(buffer)
 
     def to_string(self, /) -> str:
         """Return the bytes as UTF-8 text. ValueError: they are not UTF-8."""
-        return str(self.buffer, "utf-8")
+        return str(self.to_bytes(), "utf-8")
 
     def as_shm(self, /) -> "ZShm | None":
-        """Return None: no payload is in shared memory."""
-        return None
+        """Return the payload as a buffer in shared memory; None: it is not there.
+
+        A payload that was received through shared memory may have been copied out of it.
+        """
+        buffer = self.buffer
+        if not isinstance(buffer, memoryview) or not hasattr(buffer.obj, "lease"):
+            return None
+        from zenlake.shm.provider import ZShm
+
+        return ZShm.of(buffer)
 
     __bytes__ = to_bytes
     __str__ = to_string
@@ -149,6 +163,17 @@ class ZBytes:
     def __repr__(self) -> str:
         more = "..." if len(self) > _SHOWN else ""
         return f"ZBytes({bytes(self.buffer[:_SHOWN])!r}{more})"
+
+
+def _copied(view: memoryview) -> bytes:
+    """Return a copy of `view`, whose memory another process may use again if it is shared."""
+    data = bytes(view)
+    lease = getattr(view.obj, "lease", None)
+    if lease is not None and not lease.is_valid:
+        from zenlake.shm.views import gone
+
+        raise gone()
+    return data
 
 
 IntoZBytes = ZBytes | str | Buffer | ArrayBuffer

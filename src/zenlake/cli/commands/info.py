@@ -13,7 +13,7 @@ from zenlake.cli.printing import print_object, print_table, properties_table
 from zenlake.cli.render.sample import member_name
 
 YES_NO = {True: "yes", False: "no"}
-TRANSPORT = ("zid", "whatami", "qos", "shm", "multicast")
+TRANSPORT = ("zid", "whatami", "qos", "shm", "shm_declined", "multicast")
 LINK = ("src", "dst", "mtu", "reliability", "interfaces", "group", "auth", "zid")
 
 
@@ -62,6 +62,7 @@ def _describe_transport(transport: "zenlake.Transport") -> dict[str, Any]:
         "whatami": str(transport.whatami),
         "qos": transport.is_qos,
         "shm": transport.is_shm,
+        "shm_declined": transport.shm_declined,
         "multicast": transport.is_multicast,
     }
 

@@ -3,7 +3,7 @@
 Knows options. Does not know sessions: session_options does.
 """
 
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from zenlake.cli.failure import fail
 from zenlake.cli.options import SecondsOption, count_option, json_option
 from zenlake.cli.printing import print_line
 from zenlake.cli.render.sample import describe_payload, format_line
+from zenlake.errors import MessageTooLarge
 from zenlake.quantities import counted
 
 
@@ -70,7 +71,8 @@ def queryable(
         with session_options.end_on_interrupt(count):
             for query in inbox.items(count, seconds):
                 with query:
-                    _answer(query, key, answer, kind or encoding, as_error=error)
+                    with suppress(MessageTooLarge):  # Logged; the querier gets an error.
+                        _answer(query, key, answer, kind or encoding, as_error=error)
                     answered += 1
                     print_line(_describe_query(query) if json else _format_query(query))
     if count is not None and answered < count:

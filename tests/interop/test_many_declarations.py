@@ -1,0 +1,130 @@
+"""Sessions of eclipse-zenoh that declare many keys, or the same number one after another, through a
+router of ours: everything still arrives, at sessions that open later too."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.support.interop_pair import OURS, THEIRS, Side, settling
+from tests.support.routed_sessions import Net, routed, unique
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.interop, pytest.mark.campaign]
+
+PATIENCE = 120.0
+CYCLES = 70_000  # More than there are key ids.
+AT_ONCE = 60_000
+SESSIONS = 6  # One eclipse-zenoh session takes minutes to declare tens of thousands of keys.
+FOR_ONE = 11_000  # Publishers of one session.
+
+
+@pytest.fixture
+def net() -> Iterator[Net]:
+    with settling(), routed() as net:
+        yield net
+
+
+def collect(side: Side, key: str) -> tuple[Any, set[str]]:
+    """A subscriber, and the keys that it has received."""
+    got: set[str] = set()
+
+    def on_sample(sample: Any) -> None:
+        got.add(str(sample.key_expr))
+
+    return side.session.declare_subscriber(key, on_sample), got
+
+
+def arrive(sender: Side, receivers: list[Side], key: str) -> None:
+    """Put on a key that is not known yet, for subscribers that are not either."""
+    heard = [collect(receiver, key)[1] for receiver in receivers]
+
+    def put() -> bool:
+        sender.session.put(key, b"", congestion_control=sender.api.CongestionControl.BLOCK)
+        return all(heard)
+
+    until(put, within=PATIENCE)
+
+
+def test_70_000_keys_declared_and_undeclared_one_after_another(net: Net) -> None:
+    sender, receivers = net.open(THEIRS), [net.open(OURS, "peer"), net.open(THEIRS)]
+    prefix = unique("cycles")
+    heard = [collect(receiver, f"{prefix}/**")[1] for receiver in receivers]
+    sender.matching(f"{prefix}/all")
+    block = sender.api.CongestionControl.BLOCK
+    for number in range(CYCLES):
+        key = sender.session.declare_keyexpr(f"{prefix}/{number}")
+        sender.session.put(key, b"", congestion_control=block)
+        sender.session.undeclare(key)
+    # Theirs counts its own ids with 16 bits: the key that gets 0 is lost before it is sent.
+    until(lambda: min(map(len, heard)), lambda least: least >= CYCLES - 1, PATIENCE)
+    arrive(sender, [*receivers, net.open(OURS), net.open(THEIRS, "peer")], unique("after"))
+    assert not net.router.stats().dropped
+
+
+def declare_at_once(net: Net, declare: Callable[[Side, int], Any]) -> list[Any]:
+    """Declare AT_ONCE entities by SESSIONS sessions; return them, to be kept."""
+    sides = [net.open(THEIRS) for _ in range(SESSIONS)]
+    return [
+        declare(side, number) for number in range(AT_ONCE) for side in (sides[number % SESSIONS],)
+    ]
+
+
+def test_60_000_tokens_at_once(net: Net) -> None:
+    prefix = unique("tokens")
+    kept = declare_at_once(
+        net, lambda side, n: side.session.liveliness().declare_token(f"{prefix}/{n}")
+    )
+    until(lambda: net.router.tables()["TOKENS keys"], lambda keys: keys == len(kept), PATIENCE)
+    neighbours = net.neighbours()
+    late = net.open(OURS, "peer")
+    alive: set[str] = set()
+    late.session.liveliness().declare_subscriber(
+        f"{prefix}/*", lambda sample: alive.add(str(sample.key_expr)), history=True
+    )
+    until(lambda: len(alive), lambda found: found == AT_ONCE, PATIENCE)
+    assert neighbours <= net.neighbours()
+    assert not net.router.stats().dropped
+
+
+def test_60_000_subscribers_at_once(net: Net) -> None:
+    prefix, got = unique("subscribers"), set[str]()
+
+    def declare(side: Side, number: int) -> Any:
+        direct = side.api.handlers.Callback(lambda s: got.add(str(s.key_expr)), indirect=False)
+        return side.session.declare_subscriber(f"{prefix}/{number}", direct)
+
+    kept = declare_at_once(net, declare)
+    until(lambda: net.router.tables()["SUBSCRIBERS keys"], lambda n: n == len(kept), PATIENCE)
+    for api in (OURS, THEIRS):
+        got.clear()
+        late = net.open(api, "peer")
+        late.matching(f"{prefix}/{AT_ONCE - 1}")
+        for number in range(AT_ONCE):
+            late.session.put(
+                f"{prefix}/{number}", b"", congestion_control=api.CongestionControl.BLOCK
+            )
+        until(lambda: len(got), lambda found: found == AT_ONCE, PATIENCE)
+    assert not net.router.stats().dropped
+
+
+def test_thousands_of_publishers_of_one_session(net: Net) -> None:
+    sender, prefix = net.open(THEIRS), unique("publishers")
+    block = sender.api.CongestionControl.BLOCK
+    with ExitStack() as stack:
+        publishers = [
+            stack.enter_context(
+                sender.session.declare_publisher(f"{prefix}/{number}", congestion_control=block)
+            )
+            for number in range(FOR_ONE)
+        ]
+        neighbours = net.neighbours()
+        late = net.open(OURS, "peer")
+        _, got = collect(late, f"{prefix}/*")
+        until(lambda: publishers[-1].matching_status.matching, within=PATIENCE)
+        for publisher in publishers:
+            publisher.put(b"")
+        until(lambda: len(got), lambda found: found == FOR_ONE, PATIENCE)
+        assert neighbours <= net.neighbours()
+        assert not net.router.stats().dropped
