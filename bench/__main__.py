@@ -12,6 +12,7 @@ PARTS = {
     "keyexpr": "key expressions and the matching tree",
     "session": "sessions between two processes, beside a raw socket and eclipse-zenoh",
     "api": "the session API and the router, beside eclipse-zenoh",
+    "shm": "puts through shared memory, beside eclipse-zenoh",
     "log": "recording and reading, beside a plain loop and eclipse-zenoh",
     "replay": "replay at full speed, beside an eclipse-zenoh publisher",
     "capture": "packet captures, beside tshark",

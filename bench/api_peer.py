@@ -5,6 +5,7 @@
 """
 
 import importlib
+import os
 import secrets
 import threading
 import time
@@ -29,6 +30,7 @@ from zenlake.errors import SessionEnded
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.reactor import Reactor
 from zenlake.runtime.transport_session import TransportSession
+from zenlake.shm.node import COPY_VARIABLE
 from zenlake.transport.offer import Offer
 from zenlake.wire.cursor import ByteReader
 from zenlake.wire.declare import Declare, DeclareKeyExpr, DeclareSubscriber
@@ -190,12 +192,21 @@ def record_batch(size: int, rows: int = 0) -> Any:
 # ---- the measured session
 
 
-def session(library: str, mode: str = "peer", connect: str | None = None) -> None:
+def session(
+    library: str,
+    mode: str = "peer",
+    connect: str | None = None,
+    *,
+    shm: bool = False,
+    copies: bool = False,
+) -> None:
+    """Run a measured session; with `copies`, payloads leave shared memory when they arrive."""
+    os.environ[COPY_VARIABLE] = str(int(copies))
     zenoh = importlib.import_module(library)
     if connect is None:
-        endpoint, own = open_listening(zenoh, mode)
+        endpoint, own = open_listening(zenoh, mode, shm=shm)
     else:
-        endpoint, own = connect, open_session(zenoh, mode, connect)
+        endpoint, own = connect, open_session(zenoh, mode, connect, shm=shm)
     with own:
         measured = Measured(zenoh, own)
         report(endpoint=endpoint)
@@ -252,7 +263,7 @@ class Measured:
                 for _ in range(BURST):
                     put(payload)
                 sent += BURST
-            report(sent=sent, rate=sent / (time.perf_counter() - start))
+            report(sent=sent, start=start, rate=sent / (time.perf_counter() - start))
 
     def put_batch(self, size: int, seconds: float) -> None:
         batch = record_batch(size)

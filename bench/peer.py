@@ -71,31 +71,33 @@ def free_port() -> int:
         return port
 
 
-def session_config(zenoh: Any, mode: str, *, connect: str = "", listen: str = "") -> Any:
-    """Return a configuration of `zenoh` without multicast and shared memory."""
+def session_config(
+    zenoh: Any, mode: str, *, connect: str = "", listen: str = "", shm: bool = False
+) -> Any:
+    """Return a configuration of `zenoh` without multicast; with `shm`, with shared memory."""
     config = zenoh.Config()
     for key, value in {
         "mode": mode,
         "listen/endpoints": [listen] if listen else [],
         "connect/endpoints": [connect] if connect else [],
         "scouting/multicast/enabled": False,
-        "transport/shared_memory/enabled": False,
+        "transport/shared_memory/enabled": shm,
     }.items():
         config.insert_json5(key, json.dumps(value))
     return config
 
 
-def open_session(zenoh: Any, mode: str, connect: str) -> Any:
+def open_session(zenoh: Any, mode: str, connect: str, *, shm: bool = False) -> Any:
     """Open a session of `zenoh` that connects to an endpoint."""
-    return zenoh.open(session_config(zenoh, mode, connect=connect))
+    return zenoh.open(session_config(zenoh, mode, connect=connect, shm=shm))
 
 
-def open_listening(zenoh: Any, mode: str) -> tuple[str, Any]:
+def open_listening(zenoh: Any, mode: str, *, shm: bool = False) -> tuple[str, Any]:
     """Open a session of `zenoh` on a free port; return its endpoint and the session."""
     for attempt in range(PORT_ATTEMPTS):
         endpoint = f"tcp/127.0.0.1:{free_port()}"
         try:
-            return endpoint, zenoh.open(session_config(zenoh, mode, listen=endpoint))
+            return endpoint, zenoh.open(session_config(zenoh, mode, listen=endpoint, shm=shm))
         except zenoh.ZError:  # Another process has taken the port meanwhile.
             if attempt == PORT_ATTEMPTS - 1:
                 raise

@@ -10,11 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+from bench.certificate import HOST, tls_options
 from bench.figures import Figure, Figures, median_seconds, medians
 from bench.peer import open_session, wait_for_subscriber
 from bench.process import Process, process
-from bench.session_peer import DONE, FLOW, PING, Counting, offer
+from bench.session_peer import DONE, FLOW, PING, Counting, link_options, offer
 from zenlake.errors import SessionEnded, ZError
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.reactor import Reactor
@@ -32,6 +36,8 @@ TURNS, PINGS = 15, 200
 BLOCK = QoS(congestion_control=WireCongestionControl.BLOCK)
 FLOWS = {64: 40_000, 1024: 30_000, 65_536: 2_000}
 FLOW_ROUNDS = 5
+LINK_KINDS = ("tcp", "tls", "quic")
+LINK_FLOWS = {64: 20_000, 65_536: 500}
 OPENINGS = 30
 IDLE_SESSIONS = 1000
 IDLE_SECONDS = 10.0
@@ -39,14 +45,15 @@ AT_ONCE = 8
 PATIENCE = 60.0
 
 
-def peer(role: str) -> AbstractContextManager[Process]:
+def peer(role: str, **arguments: Any) -> AbstractContextManager[Process]:
     """Start the other process."""
-    return process(role, "bench.session_peer")
+    return process(role, "bench.session_peer", **arguments)
 
 
 def figures() -> Figures:
     yield from round_trips()
     yield from flows()
+    yield from links()
     yield from openings()
     yield from idle()
 
@@ -224,11 +231,35 @@ def flows() -> Figures:
                 yield Figure(f"one way, {size} B, {name}, beside eclipse-zenoh", ratio, "x")
 
 
+def links() -> Figures:
+    """Measure messages that are already encoded, over links that encrypt and over TCP."""
+    with ExitStack() as stack:
+        tls = tls_options(Path(stack.enter_context(TemporaryDirectory())))
+        jobs = {
+            kind: stack.enter_context(our_flow(f"{kind}/{HOST}:0", tls))[1] for kind in LINK_KINDS
+        }
+        for size, count in LINK_FLOWS.items():
+            took = medians(
+                {kind: partial(job, size, count) for kind, job in jobs.items()}, FLOW_ROUNDS
+            )
+            for kind, seconds in took.items():
+                yield Figure(f"one way, {size} B, {kind} link", count / seconds, "messages/s")
+                yield Figure(
+                    f"one way, {size} B, {kind} link", count * size / seconds / 1e9, "GB/s"
+                )
+
+
 @contextmanager
-def our_flow() -> Iterator[tuple[Callable[[int, int], float], Callable[[int, int], float]]]:
+def our_flow(
+    endpoint: str = f"tcp/{HOST}:0", tls: dict[str, str] | None = None
+) -> Iterator[tuple[Callable[[int, int], float], Callable[[int, int], float]]]:
     """Send PUSH objects, and PUSH messages that are already encoded, as a router has them."""
     handler = Awaiting()
-    with peer("ours") as other, Node(NodeConfig(offer=offer()), handler) as node:
+    config = NodeConfig(offer=offer(), options=link_options(tls))
+    with (
+        peer("ours", endpoint=endpoint, tls=tls) as other,
+        Node(config, handler) as node,
+    ):
         session = node.connect(other.facts["endpoint"])
 
         def objects(size: int, count: int) -> float:

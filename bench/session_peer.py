@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.peer import open_listening, report, resident_bytes, run_role, serve
 from zenlake.errors import SessionEnded
+from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.admission import AdmissionLimits
@@ -29,6 +30,10 @@ PING, FLOW, DONE = "bench/ping", "bench/flow", "bench/done"
 def offer(**changes: Any) -> Offer:
     zid = WireZenohId(secrets.token_bytes(16))
     return Offer(zid=zid, whatami=WireWhatAmI.PEER, **changes)
+
+
+def link_options(tls: dict[str, str] | None) -> LinkOptions:
+    return LinkOptions(tls=TlsOptions(**tls) if tls else None)  # type: ignore[arg-type]
 
 
 class Counting:
@@ -77,12 +82,13 @@ def raw() -> None:
                 sock.sendall(data)
 
 
-def ours() -> None:
+def ours(endpoint: str = "tcp/127.0.0.1:0", tls: dict[str, str] | None = None) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     handler = Counting()
     limits = AdmissionLimits(sessions=5000)
-    with Node(NodeConfig(offer=offer(), limits=limits), handler) as node:
-        (locator,) = node.listen("tcp/127.0.0.1:0")
+    options = link_options(tls)
+    with Node(NodeConfig(offer=offer(), limits=limits, options=options), handler) as node:
+        (locator,) = node.listen(endpoint)
         report(endpoint=locator)
 
         def status() -> None:

@@ -13,8 +13,7 @@ MAP_BYTES = 2_000_000
 GAP = """
     SELECT before, packet_time AS after, int(1000 * (double(packet_time) - double(before))) AS ms
     FROM (SELECT packet_time, lag(packet_time) OVER (ORDER BY packet_time) AS before
-          FROM messages WHERE key = 'robot/1/pose')
-    ORDER BY ms DESC NULLS LAST LIMIT 1
+          FROM messages WHERE key = 'robot/1/pose') ORDER BY ms DESC NULLS LAST LIMIT 1
 """
 CAUSE = """
     SELECT key, message, body, lane, congestion_control, fragments, wire_bytes
@@ -32,6 +31,13 @@ def drive(session: zenlake.Session) -> None:
         time.sleep(0.02)
 
 
+def remote_client(endpoint: str) -> zenlake.Config:
+    """Return the configuration of a client on another machine: all of its bytes take the link."""
+    config = client(endpoint)
+    config.insert_json5("transport/shared_memory/enabled", "false")
+    return config
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         capture = Path(folder) / "robot.pcap"
@@ -40,7 +46,7 @@ def main() -> None:
             with (
                 router.session.declare_subscriber("robot/**", lambda _: None),
                 Tap(capture, port, bytes_per_second=2e6) as tap,
-                zenlake.open(client(tap.endpoint)) as robot,
+                zenlake.open(remote_client(tap.endpoint)) as robot,
             ):
                 drive(robot)
         with local_spark() as spark:
