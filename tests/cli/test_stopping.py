@@ -84,9 +84,38 @@ signal.pthread_kill = missed
 try:""",
 )
 
+# The first signal arrives before the hook has returned.
+EARLY = LOST.replace(
+    "try:",
+    """
+import _thread
+start = _thread.start_new_thread
+
+def start_and_wait(function, arguments):
+    start(function, arguments)
+    time.sleep(0.2)
+
+_thread.start_new_thread = start_and_wait
+try:""",
+)
+
+# What is sent again arrives while another object ends.
+TWICE = LOST.replace(
+    "try:",
+    """
+class Waits:
+    def __del__(self):
+        time.sleep(600)
+
+try:
+    two = Waits()""",
+).replace("del one", "del one, two")
+
+PROGRAMS = {"lost": LOST, "missed": MISSED, "early": EARLY, "twice": TWICE}
+
 
 @pytest.mark.process
-@pytest.mark.parametrize("program", [LOST, MISSED], ids=["lost", "missed"])
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_what_is_lost_while_an_object_ends_comes_again(program: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -52,11 +52,16 @@ def raise_interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
 class _RepeatedInterrupt:
     """SIGINT, sent to the main thread by another one until its handler has run.
 
-    Once is not enough: a signal that arrives just before a system call does not end its wait.
+    Once is not enough: a signal that arrives just before a system call does not end its wait, and
+    what the handler raises before the hook has returned is lost.
     """
 
     def __init__(self) -> None:
-        self._before = signal.getsignal(signal.SIGINT)
+        before = signal.getsignal(signal.SIGINT)
+        repeating = getattr(before, "__self__", None)
+        if isinstance(repeating, _RepeatedInterrupt):
+            before = repeating._before
+        self._before: Callable[[int, FrameType | None], object] | int | None = before
         self._is_handled = False
         self._is_sending = True
         signal.signal(signal.SIGINT, self._on_signal)
@@ -73,8 +78,19 @@ class _RepeatedInterrupt:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._is_handled and self._is_sending:
             return  # Sent while the first one was being handled.
+        if _is_in_hook(frame):
+            return  # The next one comes after the hook.
         self._is_handled = True
         if not self._is_sending:
             signal.signal(signal.SIGINT, self._before)
         if callable(self._before):
             self._before(number, frame)
+
+
+def _is_in_hook(frame: FrameType | None) -> bool:
+    """Return whether `frame` is that of `raise_interrupt_again`, or of a function it called."""
+    while frame is not None:
+        if frame.f_code is raise_interrupt_again.__code__:
+            return True
+        frame = frame.f_back
+    return False
