@@ -76,6 +76,8 @@ class BridgedNetwork:
             f"ip addr add 10.77.0.{number}/24 dev {INTERFACE}",
             f"ip -6 addr add fd77::{number}/64 dev {INTERFACE} nodad",
             f"ip link set {INTERFACE} up",
+            # The kernel reports a cable some time after both of its ends are up.
+            f"until ip link show {INTERFACE} | grep -q 'state UP'; do sleep 0.01; done",
             where=process.pid,
         )
         return process
