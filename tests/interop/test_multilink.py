@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tests.golden.proxy import free_port
+from tests.support.fault_proxy import FaultProxy
 from tests.support.interop_pair import OURS, PATIENCE, THEIRS, open_session, settling, unique
 from tests.support.waiting import until
 from zenlake.errors import LinkError
 from zenlake.runtime.transport_session import TransportSession
+from zenlake.wire.enums import WirePriority
 
 pytestmark = pytest.mark.interop
 
@@ -131,3 +133,49 @@ def test_a_session_outlives_one_of_its_links(connects: Any, listens: Any) -> Non
                 assert send(api, sender, receiver, qos) == EXPECTED
         assert list(ours.info._node.sessions.values()) == [whole]
         assert whole.over is None
+
+
+@pytest.mark.parametrize("other", [OURS, THEIRS], ids=["with ours", "with theirs"])
+@pytest.mark.parametrize("connects", [True, False], ids=["connecting", "listening"])
+def test_declarations_on_their_way_over_a_link_that_is_lost_arrive(
+    other: Any, connects: bool
+) -> None:
+    kinds = ("?prio=1-3", "?prio=4-7")
+    ports = [free_port() for _ in kinds]
+    with settling(), ExitStack() as stack:
+        proxies = {
+            kind: stack.enter_context(FaultProxy(port))
+            for kind, port in zip(kinds, ports, strict=True)
+        }
+        near, far = (OURS, other) if connects else (other, OURS)
+        at = [f"tcp/127.0.0.1:{port}" for port in ports]
+        listener = open_session(far, "peer", settings={**SETTINGS, "listen/endpoints": at})
+        stack.callback(listener.close)
+        through = tuple(proxy.locator + kind for kind, proxy in proxies.items())
+        connector = open_session(near, "peer", connect=through, settings=SETTINGS)
+        stack.callback(connector.close)
+        declares, hears = (connector, listener) if connects else (listener, connector)
+        until(declares.info.links, lambda links: len(links) == 2, PATIENCE)
+        (whole,) = declares.info._node.sessions.values()
+        key = unique("lost")
+        kept, gone = (declares.liveliness().declare_token(f"{key}/{name}") for name in "ab")
+
+        def tokens() -> set[str]:
+            found = hears.liveliness().get(f"{key}/*")
+            return {str(reply.ok.key_expr) for reply in found}
+
+        until(tokens, lambda found: found == {f"{key}/a", f"{key}/b"}, PATIENCE)
+        publisher = hears.declare_publisher(key)
+        carrier = whole.link_for(WirePriority.CONTROL, True)
+        proxy = proxies[carrier.agreement.link_qos.metadata()]
+        proxy.half_open()
+        subscriber = declares.declare_subscriber(key)
+        gone.undeclare()
+        proxy.reset()
+        proxy.restore()
+        until(lambda: publisher.matching_status.matching, bool, PATIENCE)
+        until(tokens, lambda found: found == {f"{key}/a"}, PATIENCE)
+        publisher.put(b"arrives")
+        assert subscriber.recv().payload.to_bytes() == b"arrives"
+        assert list(declares.info._node.sessions.values()) == [whole]
+        kept.undeclare()

@@ -6,12 +6,16 @@ from collections.abc import Callable
 import pytest
 
 from zenlake.errors import SessionRefused
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.establishment import Acceptor, Opener
 from zenlake.transport.link_qos import LinkQos, choose_link
 from zenlake.transport.multilink import MultiLinkKey, first_sn
 from zenlake.transport.offer import Agreement, Offer
-from zenlake.transport.outbox import Outbox, PushResult
+from zenlake.transport.outbox import KEPT_BYTES, Outbox, PushResult
+from zenlake.wire.batch import read_batch
 from zenlake.wire.enums import WirePriority, WireWhatAmI
+from zenlake.wire.fragment import Fragment
+from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing
 from zenlake.wire.init import Init
 from zenlake.wire.open import Open
@@ -130,6 +134,71 @@ def test_messages_that_wait_for_a_lost_link_are_counted(compression: bool) -> No
         is PushResult.DONE
     )
     assert outbox.count_unsent() == 7
+
+
+def link_outbox(framing: Framing = Framing.STREAM, batch_size: int = 2000) -> Outbox:
+    sns = [(0, 0)] * 8
+    return Outbox(batch_size=batch_size, framing=framing, sn_mask=0xFFFF, first_sns=sns, qos=True)
+
+
+def control(payload: bytes) -> Push:
+    return Push(WireExpr(0, "a"), Put(payload), qos=QoS(WirePriority.CONTROL))
+
+
+def pulled(outbox: Outbox, framing: Framing = Framing.STREAM) -> list[bytes]:
+    """Return the batches that leave, without their prefixes."""
+    return [bytes(batch)[framing:] for batch in iter(lambda: outbox.pull(0.0), None)]
+
+
+@pytest.mark.parametrize("framing", [Framing.STREAM, Framing.DATAGRAM])
+def test_the_first_lane_goes_on_over_another_link_with_the_same_numbers(framing: Framing) -> None:
+    lost, other = link_outbox(), link_outbox(framing)
+    other.share_sequences(lost)
+    for outbox in (lost, other):
+        outbox.keep_first_lane()
+    lost.push(control(b"sent"))
+    lost.push(Push(WireExpr(0, "a"), Put(b"data")))
+    sent, data = pulled(lost)
+    lost.push(control(b"open"))
+    lost.push(control(bytes(5000)))
+    assert lost.push_beyond(control(b"beyond"), BLOCK, True, 0.0)
+    bodies = lost.take_first_lane(0.0)
+    assert bodies[0] == sent
+    assert data not in bodies
+    assert not lost.waiting
+    other.send_again(bodies)
+    other.push(control(b"after"))
+    found = pulled(other, framing)
+    assert found[:-1] == bodies
+    messages = [message for body in found for message in read_batch(body)]
+    numbers = [m.sn for m in messages if isinstance(m, (Frame, Fragment))]
+    assert numbers == [0, 1, 2, 3, 4, 6, 7]  # A number is skipped behind fragments.
+    assert [m.messages for m in messages if isinstance(m, Frame)][-1] == [control(b"after")]
+
+
+def test_batches_too_large_for_the_other_link_are_counted() -> None:
+    lost, other = link_outbox(), link_outbox(batch_size=500)
+    other.share_sequences(lost)
+    lost.push(control(b"small"))
+    small = lost.take_first_lane(0.0)
+    lost.push(control(bytes(800)))
+    lost.push(control(bytes(800)))
+    large = lost.take_first_lane(0.0)
+    other.send_again(small + large)
+    assert pulled(other) == small
+    assert other.counters.send_dropped == {DropReason.LINK_LOST: 2}
+
+
+def test_kept_batches_are_limited() -> None:
+    outbox = link_outbox()
+    outbox.keep_first_lane()
+    last = b""
+    for number in range(3 * KEPT_BYTES // 1000):
+        outbox.push(control(number.to_bytes(4, "little") * 250))
+        (last,) = pulled(outbox)
+    kept = outbox.take_first_lane(0.0)
+    assert kept[-1] == last
+    assert KEPT_BYTES - 2000 < sum(map(len, kept)) <= KEPT_BYTES
 
 
 RELIABLE, BEST_EFFORT = True, False

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 0.1
 """Time without a FRAME after which a lane may move to another link that works as well: the peer has
 read the last one. A FRAME that another link overtakes is stale, and the peer drops it."""
+FIRST_LANE = 1  # Index of the reliable lane of the highest priority: 0 << 1 | reliable.
 MAX_ATTEMPTS = 8  # Links tried for one message: each attempt finds one that has just ended.
 
 R = TypeVar("R")
@@ -104,6 +105,8 @@ class MultiLinkSession(TransportSession):
 
     def _own(self, link: TransportSession) -> None:
         assert link._core is not None
+        assert link._core.outbox is not None
+        link._core.outbox.keep_first_lane()
         link._core.deliver_to(self.on_frame)
         link._whole = self
 
@@ -119,10 +122,6 @@ class MultiLinkSession(TransportSession):
         if not others:
             self.over = self._closing or end
             return False
-        if link._core.outbox is not None:
-            self._core.counters.drop_sent(DropReason.LINK_LOST, link._core.outbox.count_unsent())
-        if link._core is not self._core:
-            self._core.counters.add(link.counters)
         self._links = others
         self.link = others[0].link
         if self._closing is None:
@@ -130,6 +129,10 @@ class MultiLinkSession(TransportSession):
         else:
             for other in others:
                 other._close(CloseReason(self._closing.reason))
+        if link._core.outbox is not None:
+            self._core.counters.drop_sent(DropReason.LINK_LOST, link._core.outbox.count_unsent())
+        if link._core is not self._core:
+            self._core.counters.add(link.counters)
         return True
 
     def _choose(self) -> None:
@@ -167,9 +170,20 @@ class MultiLinkSession(TransportSession):
                 idle = outbox.is_idle(lane) and link._rest is None and not link._waiters
                 if not (settled and idle):
                     return False
+            elif index == FIRST_LANE:
+                self._send_again(link, best)
             self._last_sns.pop(index, None)
             self._link_of[index] = best
         return True
+
+    def _send_again(self, link: TransportSession, best: TransportSession) -> None:
+        """Send the first lane's last batches, which have the declarations, over another link: what
+        was sent just before a link ended may be lost, and declarations are never repeated."""
+        assert link._core is not None
+        with best._lock:
+            if link._core.outbox is not None and best._outbox is not None:
+                best._outbox.send_again(link._core.outbox.take_first_lane(self._reactor.now()))
+        best.flush()
 
     # ---- messages
 

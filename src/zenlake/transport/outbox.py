@@ -20,7 +20,7 @@ an open batch back.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from itertools import accumulate
 from typing import Any, Protocol
@@ -44,6 +44,7 @@ from zenlake.wire.qos import BLOCK, BLOCK_FIRST, PRIORITY_BITS
 LANE_BATCHES = 4  # Sealed batches that may wait in one lane.
 BACKLOG_BYTES = 32 << 20  # Bytes beyond full lanes, for callers that cannot wait themselves.
 BACKLOG_ENTRY_BYTES = 128  # Memory of one backlog entry beside its message.
+KEPT_BYTES = 1 << 20  # Bytes of sent batches that one of several links keeps.
 CONTROL_MESSAGES = 16  # KEEP_ALIVE, CLOSE and JOIN messages that may wait.
 FOUR_BYTES_FROM, FOUR_BYTES_TO = 1 << 21, (1 << 28) - 1  # Sequence numbers encoded in four bytes.
 FRAGMENT_OVERHEAD = 16  # Bytes of a FRAGMENT beside its piece: header, number, lane, First, slack.
@@ -131,12 +132,57 @@ class Outbox:
         self.blocked = 0
         "Set of lanes in which a message was dropped and nothing was pulled since."
         self._last_push = 0.0
+        self._kept: deque[bytes] | None = None
+        "Last batches of the first lane, without their prefixes; None: they are not kept."
+        self._kept_bytes = 0
 
     def share_sequences(self, other: "Outbox") -> None:
         """Number messages together with `other`: another link of the same session. At any time a
         lane and reliability is sent by one of them only."""
         for lane, shared in zip(self._lanes, other._lanes, strict=True):
             lane.sequences = shared.sequences
+
+    # ---- several links of one session: what the first lane sent survives its link
+
+    def keep_first_lane(self) -> None:
+        """Keep the last batches of the first lane, for another link if this one ends."""
+        self._kept = self._kept or deque()
+
+    def _keep(self, body: bytes) -> None:
+        assert self._kept is not None
+        self._kept.append(body)
+        self._kept_bytes += len(body)
+        while self._kept_bytes > KEPT_BYTES:
+            self._kept_bytes -= len(self._kept.popleft())
+
+    def take_first_lane(self, now: float) -> list[bytes]:
+        """Return the kept batches of the first lane, and all that wait in it: the link has ended,
+        and what the peer has read of them is not known."""
+        lane, batches = self._lanes[0], list(self._kept or ())
+        self._kept, self._kept_bytes = None, 0
+        while self._waiting & lane.bit:
+            batch = self._pull_from(lane, now)
+            if batch is not None:
+                batches.append(self._body(batch))
+        return batches
+
+    def send_again(self, bodies: list[bytes]) -> None:
+        """Queue what `take_first_lane` of another link returned, before all else in the lane.
+
+        The sequence numbers stay, so the peer drops the batches that it has read already.
+        """
+        largest, lane = self._limit + self._compression, self._lanes[0]
+        fitting = [body for body in bodies if len(body) <= largest]
+        if len(fitting) < len(bodies):
+            lost = self._count_messages(body for body in bodies if len(body) > largest)
+            self.counters.drop_sent(DropReason.LINK_LOST, lost)
+        if fitting:
+            lane.sealed.extendleft(self._framed(body) for body in reversed(fitting))
+            self.full |= lane.bit
+            self._waiting |= lane.bit
+
+    def _body(self, batch: bytes | bytearray | memoryview) -> bytes:
+        return bytes(memoryview(batch)[len(self._prefix) :])
 
     # ---- in
 
@@ -413,15 +459,18 @@ class Outbox:
         for lane in self._lanes:
             if lane.open or lane.appended:
                 self._absorb(lane)
-            batches = [bytes(batch)[len(self._prefix) :] for batch in lane.sealed]
-            if self._compression:
-                batches = [uncompress(batch, limit=self._limit) for batch in batches]
             if lane.writer is not None:
-                batches.append(bytes(lane.writer.out)[len(self._prefix) :])
-            found = (message for batch in batches for message in read_batch(batch))
-            count += sum(len(m.messages) for m in found if isinstance(m, Frame))
+                self._seal(lane)
+            count += self._count_messages(self._body(batch) for batch in lane.sealed)
             count += len(lane.backlog) + (lane.large is not None)
         return count
+
+    def _count_messages(self, bodies: Iterable[bytes]) -> int:
+        """Return how many messages are in the FRAMEs of batches; FRAGMENTs are left out."""
+        if self._compression:
+            bodies = (uncompress(body, limit=self._limit) for body in bodies)
+        found = (message for body in bodies for message in read_batch(body))
+        return sum(len(m.messages) for m in found if isinstance(m, Frame))
 
     def in_fragments(self, qos: int) -> bool:
         """Whether a message in fragments blocks the lane of `qos`."""
@@ -468,20 +517,26 @@ class Outbox:
         while self.full if full_only else self._waiting:
             lanes = self._waiting
             lane = self._lanes[(lanes & -lanes).bit_length() - 1]
-            if lane.open or lane.appended:
-                self._absorb(lane)
-            if lane.backlog:
-                self._refill(lane, now)
-            batch = self._pull_lane(lane, now)
-            self.blocked &= ~lane.bit
-            if not lane.sealed and lane.large is None:
-                self._no_longer_full(lane)
+            batch = self._pull_from(lane, now)
             if batch is not None:
+                if self._kept is not None and lane is self._lanes[0]:
+                    self._keep(self._body(batch))
                 self.counters.sent_batches += 1
                 if self.stalled_at is not None:
                     self.stalled_at = now
                 return batch
         return None
+
+    def _pull_from(self, lane: OutboundLane, now: float) -> bytes | bytearray | memoryview | None:
+        if lane.open or lane.appended:
+            self._absorb(lane)
+        if lane.backlog:
+            self._refill(lane, now)
+        batch = self._pull_lane(lane, now)
+        self.blocked &= ~lane.bit
+        if not lane.sealed and lane.large is None:
+            self._no_longer_full(lane)
+        return batch
 
     def _no_longer_full(self, lane: OutboundLane) -> None:
         self.full &= ~lane.bit
@@ -681,11 +736,15 @@ class Outbox:
         """Compress a batch, if that was agreed, and write its length into its prefix."""
         start = len(self._prefix)
         if self._compression:
-            out = self._prefix + compress(bytes(out[start:]))
+            return self._framed(compress(bytes(out[start:])))
         if start:
             out = out if isinstance(out, bytearray) else bytearray(out)
             out[:start] = (len(out) - start).to_bytes(start, "little")
         return out
+
+    def _framed(self, body: bytes) -> bytes:
+        size = len(self._prefix)
+        return len(body).to_bytes(size, "little") + body if size else body
 
     def _refill(self, lane: OutboundLane, now: float) -> None:
         """Move messages from the backlog into the lane while it has room."""
