@@ -78,7 +78,7 @@ def test_a_session_sends_while_replies_compile(monkeypatch: pytest.MonkeyPatch) 
             until(lambda: querier.matching_status.matching)
         replies = listener.get("q/1?_time=[..]", timeout=DEADLINE)
         with queryable.recv() as query:
-            assert reply_batch(query, rows_on("q/1"), lambda: True) == ROWS
+            assert reply_batch(query, rows_on("q/1"), lambda: True) == (ROWS, 0)
         assert len([*replies]) == ROWS
 
 

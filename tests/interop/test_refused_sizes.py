@@ -21,6 +21,7 @@ from tests.golden.proxy import LOOPBACK, free_port
 from tests.support.interop_pair import OURS, THEIRS, open_session, replies
 from tests.support.routed_sessions import routed
 from tests.support.waiting import until
+from zenlake.api.query.reply_batch import reply_batch
 from zenlake.runtime import kernel_loader
 from zenlake.transport.drop_reason import DropReason
 
@@ -219,6 +220,31 @@ def test_a_reply_that_is_too_large_becomes_an_error_on_both_sides(
             assert [len(r.ok.payload.to_bytes()) for r in found if r.ok] == [len(SMALL)]
             (text,) = raised
             assert "low-latency session sends at most" in text
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_row_of_many_replies_that_is_too_large_becomes_an_error(
+    stack: ExitStack, order: tuple[str, str]
+) -> None:
+    """As `zenlake serve` answers."""
+    sizes = Sizes(stack, order)
+    rows = pa.RecordBatch.from_pydict({"key": ["size/q"] * 3, "payload": [SMALL, LARGE, SMALL]})
+    answers: list[tuple[int, int]] = []
+
+    def on_query(query: Any) -> None:
+        with query:
+            answers.append(reply_batch(query, rows, lambda: True))
+
+    sizes.session.declare_queryable("size/q", on_query)
+    for side, found in ((sizes.full, [SMALL, LARGE, SMALL]), (sizes.low, [SMALL, SMALL])):
+        every = THEIRS.ConsolidationMode.NONE
+        querier = side.session.declare_querier("size/q", consolidation=every)
+        until(partial(_is_matching, querier))
+        got = list(querier.get())
+        assert [reply.ok.payload.to_bytes() for reply in got if reply.ok] == found
+        errors = [reply.err.payload.to_string() for reply in got if reply.err]
+        assert errors == ["The message is too large for a link on the way"] * (3 - len(found))
+    until(lambda: answers, [(3, 0), (3, 1)].__eq__)
 
 
 @pytest.mark.parametrize("order", ORDERS)

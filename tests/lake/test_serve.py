@@ -344,13 +344,20 @@ def test_a_long_answer_with_values_in_fragments(past: KnownHistory) -> None:
         assert asked(asker, "k/*?_time=[..]") == expected(past, "k/*")
 
 
-def test_a_value_that_a_link_cannot_carry_is_left_out(past: KnownHistory) -> None:
+def test_an_error_stands_for_a_value_that_a_link_cannot_carry(past: KnownHistory) -> None:
     past.record([Event("k/0", bytes(size), size) for size in (1, 100_000, 2)])
     session, port = listening(**LINKS["low latency"])
-    with session, Server(session, past.project), dialling(port, **LINKS["low latency"]) as asker:
+    with (
+        session,
+        Server(session, past.project) as server,
+        dialling(port, **LINKS["low latency"]) as asker,
+    ):
         known(asker)
-        found = asked(asker, "k/0?_time=[..]")
-        assert [len(payload) for _, payload, *_ in found["k/0"]] == [1, 2]
+        found = list(asker.get("k/0?_time=[..]", timeout=DEADLINE))
+        assert [len(reply.ok.payload) for reply in found if reply.ok] == [1, 2]
+        errors = [bytes(reply.err.payload) for reply in found if reply.err]
+        assert errors == [b"The message is too large for a link on the way"]
+        until(server.stats, lambda stats: (stats.replies, stats.too_large) == (2, 1))
 
 
 @pytest.mark.parametrize("scans", [True, False], ids=["scanned", "one by one"])

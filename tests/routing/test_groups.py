@@ -40,9 +40,9 @@ class Hub:
     def __init__(self, whatami: WireWhatAmI) -> None:
         self.routing = Routing(zid("a0"), whatami)
         self.group, _ = self.routing.open_group(NOW)
-        self.member = self.routing.open_member(zid("b1"), PEER)
+        self.member = self.routing.open_member(zid("b1"), PEER, self.group)
         self.other_group, _ = self.routing.open_group(NOW)
-        self.other_member = self.routing.open_member(zid("b2"), PEER)
+        self.other_member = self.routing.open_member(zid("b2"), PEER, self.other_group)
         self.local = self.routing.local
         self.client, _ = self.routing.open(zid("c1"), CLIENT, NOW)
         self.peer, _ = self.routing.open(zid("d1"), PEER, NOW)
@@ -70,8 +70,8 @@ REACHED = {
     PEER: {
         "local": {"client", "peer", "router", *GROUPS},
         "client": {"local", "peer", "router", *GROUPS},
-        "peer": {"local", "client"},
-        "router": {"local", "client"},
+        "peer": {"local", "client", *GROUPS},
+        "router": {"local", "client", *GROUPS},
         "member": {"local", "client"},
         "other_member": {"local", "client"},
     },
@@ -97,6 +97,18 @@ def test_where_a_put_goes(whatami: WireWhatAmI) -> None:
         assert hub.reached(getattr(hub, name)) == there, name
 
 
+@pytest.mark.parametrize("whatami", [PEER, ROUTER])
+def test_what_a_member_sends_over_a_link_too_does_not_go_to_its_group_again(
+    whatami: WireWhatAmI,
+) -> None:
+    hub = Hub(whatami)
+    assert hub.reached(hub.peer) >= GROUPS
+    member = hub.routing.open_member(hub.peer.zid, PEER, hub.group)
+    assert hub.reached(hub.peer) & GROUPS == {"other_group"}
+    hub.routing.close(member, NOW)
+    assert hub.reached(hub.peer) >= GROUPS
+
+
 def test_a_group_that_was_left_gets_nothing() -> None:
     hub = Hub(PEER)
     assert hub.reached(hub.local) >= GROUPS
@@ -113,7 +125,7 @@ def test_members_change_no_routes(whatami: WireWhatAmI) -> None:
     for face in (hub.local, hub.client, hub.peer, hub.router):
         hub.hear(face, declare(S, 7, "k/**"))
     reached, before = hub.reached(hub.local), hub.routing.version
-    member = hub.routing.open_member(zid("b3"), PEER)
+    member = hub.routing.open_member(zid("b3"), PEER, hub.group)
     told = hub.hear(member, declare(S, 1, "k/new"))
     assert [body[0] for body in bodies(to(told, hub.local))] == ["DeclareSubscriber"]
     told = hub.hear(member, undeclare(S, 1))

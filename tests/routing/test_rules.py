@@ -213,6 +213,16 @@ def test_a_neighbour_that_used_up_its_key_ids_is_to_be_closed() -> None:
     assert b.exceeded is None
 
 
+def test_a_neighbour_that_gives_a_key_id_to_another_key_is_to_be_closed() -> None:
+    """Otherwise what it sends with the id would be delivered on the first key."""
+    routing, (a, _) = router(CLIENT, CLIENT)
+    for key in ("first", "first", "second"):
+        assert a.exceeded is None
+        routing.on_message(a, Declare(DeclareKeyExpr(7, full(key))), 0.0)
+    assert "declares id 7 for second, which stands for first" in exceeded(a)
+    assert routing.counters[DropReason.KEY_ID_REFUSED] == 1
+
+
 def test_keys_of_ids_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(face, "MAX_KEY_ID_BYTES", 10)
     routing, (a, b) = router(CLIENT, CLIENT)
@@ -240,7 +250,7 @@ def test_the_local_session_sees_full_text() -> None:
 # ---- push
 
 
-def test_the_outer_timestamp_is_kept_for_one_destination_only() -> None:
+def test_the_outer_timestamp_is_kept_for_every_destination() -> None:
     routing, (a, b, c) = router(CLIENT, CLIENT, CLIENT)
     stamp = WireTimestamp(5, zid("f0"))
     routing.on_message(b, declare(S, 1, "**"), 0.0)
@@ -249,7 +259,7 @@ def test_the_outer_timestamp_is_kept_for_one_destination_only() -> None:
         (stamp, 0)
     ]
     routing.on_message(c, declare(S, 1, "**"), 0.0)
-    assert [m.timestamp for _, m in routing.on_message(a, message, 0.0)] == [None, None]
+    assert [m.timestamp for _, m in routing.on_message(a, message, 0.0)] == [stamp, stamp]
 
 
 def stamping(**options: bool) -> tuple[Routing, Face]:

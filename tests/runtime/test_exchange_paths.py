@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zenlake.api.values.sample import Sample, samples
-from zenlake.errors import DecodeError, Reason
+from zenlake.errors import DecodeError, NeighbourLimit, Reason
 from zenlake.keyexpr import intersects
 from zenlake.runtime import kernel_loader
 from zenlake.runtime.exchange import Exchange
@@ -205,6 +205,9 @@ class World:
             return self.exchange.handler.on_frame(link, priority, reliable, data, 0, len(data))  # type: ignore[arg-type]
         except DecodeError as error:
             return error.reason, error.offset
+        except NeighbourLimit as end:  # A damaged frame; the session would end here.
+            link.face.face.exceeded = None
+            return end.reason, str(end)
 
     def counted(self) -> dict[str, int]:
         dropped, ignored = self.exchange.dropped, self.exchange.routing.counters
@@ -222,6 +225,14 @@ class Frames:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.keys: dict[int, str] = {}
+        "Declared ids: one that stands for another key already would end the session."
+
+    def declare_key(self) -> bytes:
+        r = self.random
+        number = r.randrange(1, 6)
+        key = self.keys.setdefault(number, r.choice(["a", "a/b", "x/y", "a//", "b"]))
+        return encoded(Declare(DeclareKeyExpr(number, WireExpr(0, key))))
 
     def key(self) -> WireExpr:
         r = self.random
@@ -275,10 +286,11 @@ class Frames:
         r = self.random
         chance = r.random()
         if chance < 0.06:
-            key = WireExpr(0, r.choice(["a", "a/b", "x/y", "a//", "b"]))
-            return encoded(Declare(DeclareKeyExpr(r.randrange(1, 6), key)))
+            return self.declare_key()
         if chance < 0.09:
-            return encoded(Declare(UndeclareKeyExpr(r.randrange(1, 6))))
+            number = r.randrange(1, 6)
+            self.keys.pop(number, None)
+            return encoded(Declare(UndeclareKeyExpr(number)))
         if chance < 0.11:
             return encoded(Declare(DeclareSubscriber(r.randrange(1, 9), self.key())))
         if chance < 0.13:
@@ -376,8 +388,7 @@ class Answers(Frames):
         r = self.random
         chance = r.random()
         if chance < 0.02:
-            key = WireExpr(0, r.choice(["a", "a/b", "x/y", "b"]))
-            return encoded(Declare(DeclareKeyExpr(r.randrange(1, 6), key)))
+            return self.declare_key()
         if chance < 0.03:
             return encoded(self.push())
         if chance > 0.95:

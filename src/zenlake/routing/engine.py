@@ -125,9 +125,9 @@ class Routing:
         self._declarations.open(face, out)
         return face, out
 
-    def open_member(self, zid: WireZenohId, whatami: WireWhatAmI) -> Face:
+    def open_member(self, zid: WireZenohId, whatami: WireWhatAmI, group: Face) -> Face:
         """Open a face for a member of a multicast group: it sends, and gets nothing itself."""
-        return self._topology.add_member(zid, whatami)
+        return self._topology.add_member(zid, whatami, group)
 
     def declare_again(self, group: Face, slots: Iterable[DeclarationSlot]) -> Out:
         """Return declarations that a group was sent, for members that have joined since."""
@@ -279,12 +279,10 @@ class Routing:
                 return
             if timestamp is not body.timestamp:
                 body = replace(body, timestamp=timestamp)
-        outer = push.timestamp if len(found) == 1 else None
         for other in found:
             written, _ = other.write(key)
-            out.append(
-                (other, Push(written, body, push.qos, outer, 0, push.ts_stack, push.extensions))
-            )
+            forwarded = replace(push, key=written, body=body, node_id=0)
+            out.append((other, forwarded))
 
     def _on_oam(self, face: Face, oam: NetworkOam, now: float, out: Out) -> None:
         self._declarations.on_passing_changed(self._topology.on_oam(face, oam), out)

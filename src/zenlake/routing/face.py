@@ -37,6 +37,7 @@ MAX_WEIGHT = 1 << 30
 """Memory for the declarations and interests of a neighbour, at most: their keys share chunks.
 65,535 publishers and as many tokens on keys of 8 chunks and 100 letters, without a chunk in common,
 weigh 0.9 GB."""
+SHOWN_CHARACTERS = 100  # Of a key in an error text.
 FIRST_SCOPE = 1  # Key ids start at 1; 0 stands for no id.
 
 Kind = InterestOptions
@@ -194,7 +195,15 @@ class Face:
             )
         if text is None or not scope:
             return False
-        size, new = len(text.encode()), self.keys.prefix(number_of(Mapping.SENDER, scope)) is None
+        before = self.keys.prefix(number_of(Mapping.SENDER, scope))
+        size, new = len(text.encode()), before is None
+        if before is not None and before != text.encode():
+            self.exceed(
+                "one key per key id",
+                f"it declares id {scope} for {text[:SHOWN_CHARACTERS]}, which stands for "
+                f"{before.decode()[:SHOWN_CHARACTERS]}; undeclare the id first",
+            )
+            return False
         if new and self._their_bytes + size > MAX_KEY_ID_BYTES:
             self.exceed(
                 f"{MAX_KEY_ID_BYTES:,} bytes of keys with an id",

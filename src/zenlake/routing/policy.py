@@ -58,15 +58,15 @@ class Policy:
     "Its interests may ask for one declaration that stands for many (AGGREGATE)."
     echoes: bool = False
     "Its own tokens are declared back to it."
-    hears: frozenset[Region] = frozenset()
-    "Regions whose data it gets whether or not it is declared there: a multicast group."
+    takes_all: bool = False
+    "All data goes to it, whether or not it is declared there: a multicast group."
     multicast: bool = False
     "A multicast group or a member of one: a member only sends, what it is sent goes to its group."
 
     @property
     def only_sends(self) -> bool:
         """Whether no data goes to it: it is a member of a group."""
-        return self.multicast and not self.hears
+        return self.multicast and not self.takes_all
 
 
 _UPSTREAM = Policy(region=Region.NORTH, pushes=EVERYTHING, upstream=True)
@@ -94,21 +94,11 @@ POLICIES = {
     (WireWhatAmI.ROUTER, WireWhatAmI.CLIENT): _CLIENT,
 }
 
-# Role of this node -> policy of the groups that it has joined. A peer forwards no data of other
-# peers to a group; a router does, yet not from a group to peers.
+# Role of this node -> policy of the groups that it has joined. A peer forwards data from a group to
+# its clients alone, a router also to other routers; neither forwards it to unicast peers.
 GROUPS = {
-    WireWhatAmI.PEER: Policy(
-        region=Region.NORTH,
-        pushes=SUBSCRIBERS,
-        hears=frozenset({Region.LOCAL, Region.CLIENTS}),
-        multicast=True,
-    ),
-    WireWhatAmI.ROUTER: Policy(
-        region=Region.PEERS,
-        pushes=SUBSCRIBERS,
-        hears=frozenset(Region),
-        multicast=True,
-    ),
+    own: Policy(region=region, pushes=SUBSCRIBERS, takes_all=True, multicast=True)
+    for own, region in ((WireWhatAmI.PEER, Region.NORTH), (WireWhatAmI.ROUTER, Region.PEERS))
 }
 
 

@@ -38,8 +38,8 @@ class Topology:
         self.faces: dict[Face, None] = {self.local: None}
         self.pushed: dict[Region, dict[Face, None]] = {}
         "Faces that get every declaration without an interest, by region."
-        self.groups: dict[Face, None] = {}
-        "Multicast groups."
+        self.groups: dict[Face, dict[Face, None]] = {}
+        "Multicast groups, each with its members."
         self.upstream: dict[Face, None] = {}
         "Faces that interests are sent on to."
         self.eager: dict[Face, None] = {}
@@ -62,9 +62,11 @@ class Topology:
         face, _ = self._add(Face(self.zid, self.whatami, GROUPS[self.whatami], keys_in_full=True))
         return face
 
-    def add_member(self, zid: WireZenohId, whatami: WireWhatAmI) -> Face:
+    def add_member(self, zid: WireZenohId, whatami: WireWhatAmI, group: Face) -> Face:
         """Add a member of a multicast group."""
         face, _ = self._add(Face(zid, whatami, policy_for_member(self.whatami)))
+        self.groups[group][face] = None
+        self.reroute(face)
         return face
 
     def _add(self, face: Face) -> tuple[Face, Pairs]:
@@ -73,8 +75,8 @@ class Topology:
         self.faces[face] = None
         if policy.pushes:
             self.pushed.setdefault(policy.region, {})[face] = None
-        if policy.hears:
-            self.groups[face] = None
+        if policy.takes_all:
+            self.groups[face] = {}
         if policy.upstream:
             self.upstream[face] = None
         if policy.upstream or policy.initial:
@@ -89,7 +91,9 @@ class Topology:
         face.is_open = False
         before = self._passing_of_peers() if face.policy.keyed else {}
         pushed = self.pushed.get(face.policy.region, {})
-        for faces in (self.faces, pushed, self.groups, self.upstream, self.eager):
+        self.groups.pop(face, None)
+        members = self.groups.values() if face.policy.only_sends else ()
+        for faces in (self.faces, pushed, self.upstream, self.eager, *members):
             faces.pop(face, None)
         if face.policy.keyed:
             self.routers -= Counter([face.zid])
@@ -98,8 +102,12 @@ class Topology:
 
     def reroute(self, face: Face) -> None:
         """Note that `face` is new or gone, or changed what it subscribes to."""
-        if not face.policy.only_sends:
+        if not face.policy.only_sends or self._is_linked(face):
             self.version += 1
+
+    def _is_linked(self, member: Face) -> bool:
+        """Return whether a member of a group has a link too: `groups_for` heeds that."""
+        return any(not face.policy.multicast and face.zid == member.zid for face in self.faces)
 
     def _passing_of_peers(self) -> dict[tuple[Face, Face], bool]:
         """Return whether messages pass, for each pair that a link to a router may affect."""
@@ -160,10 +168,13 @@ class Topology:
                 yield face
 
     def groups_for(self, source: Face) -> Iterator[Face]:
-        """Yield the multicast groups that get the data of `source`, declared or not."""
+        """Yield the multicast groups that get the data of `source`, declared or not.
+
+        Groups that `source` is a member of are left out: it sent them its data itself.
+        """
         if not source.policy.multicast and self._serves(source):
-            for group in self.groups:
-                if source.policy.region in group.policy.hears:
+            for group, members in self.groups.items():
+                if not any(member.zid == source.zid for member in members):
                     yield group
 
     def on_oam(self, face: Face, oam: NetworkOam) -> Pairs:

@@ -173,7 +173,7 @@ class Exchange:
 
     def send_replies(self, path: ReplyPath, rows: "Emitter") -> bool:
         """Send some of the replies that are `rows`; never waits. False: there is no room now, or
-        the query has ended."""
+        the query has ended. An ERR is sent in place of a reply that is too large."""
         first = rows.row
         with self.lock:
             if not path.is_open:
@@ -182,6 +182,10 @@ class Exchange:
                 path.session.offer_rows(rows, path.query.qos, path.query.left)
             except SessionEnded:
                 path.broken = True  # `close_face` follows.
+            except MessageTooLarge as error:
+                rows.row += 1
+                path.refused += 1
+                self._refuse(path.query.face.link, path.like, error)
             self._dispatch(self.routing.count_replies(path.query, rows.row - first))
         self._deliver_local()
         return rows.row > first
@@ -363,16 +367,22 @@ class Exchange:
         except SessionEnded:
             self.dropped[DropReason.SESSION_CLOSED] += 1  # `close_face` follows.
         except MessageTooLarge as error:
-            self.dropped[DropReason.MESSAGE_TOO_LARGE] += 1
-            log.warning("%s: %s", session_face.session, error)
             if type(message) is Declare and type(message.body) is DeclareKeyExpr:
                 session_face.face.keys_in_full = True  # Its peer does not know the id.
-            self._dispatch(self.routing.refuse(session_face.face, message))
+            self._refuse(session_face, message, error)
             return error.within(str(session_face.session))
         except ZError as error:
             self.dropped[DropReason.ENCODE_FAILED] += 1
             log.warning("%s: %s", session_face.session, error)
         return None
+
+    def _refuse(
+        self, session_face: SessionFace, message: NetworkMessage, error: MessageTooLarge
+    ) -> None:
+        """Count a message that is too large, and send what the routing sends instead."""
+        self.dropped[DropReason.MESSAGE_TOO_LARGE] += 1
+        session_face.session.warn_too_large(error)
+        self._dispatch(self.routing.refuse(session_face.face, message))
 
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
@@ -413,7 +423,8 @@ class Exchange:
                         agreed.zid, agreed.whatami, self.now(), keys_in_full=not session.in_order
                     )
                 else:
-                    face, out = self.routing.open_member(agreed.zid, agreed.whatami), []
+                    group = session.group.face.face
+                    face, out = self.routing.open_member(agreed.zid, agreed.whatami, group), []
             except ZError as error:
                 log.warning("%s: %s", session, error)
                 session.close(CloseReason.GENERIC)

@@ -152,4 +152,4 @@ class Forwarder:
             self._dropped[DropReason.SESSION_CLOSED] += 1
         except MessageTooLarge as error:
             self._dropped[DropReason.MESSAGE_TOO_LARGE] += 1
-            log.warning("%s: %s", other.session, error)
+            other.session.warn_too_large(error)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 class ReplyPath:
     """Open query of another session, as its replies need it."""
 
+    like: Response
+    "Reply that all others are like, but for key and body: see `emitter`."
+
     def __init__(
         self, requests: dict[int, PendingQuery], request_id: int, query: PendingQuery
     ) -> None:
@@ -26,6 +29,8 @@ class ReplyPath:
         self.session: TransportSession = query.face.link.session
         self.broken = False
         "Whether the session has ended, though routing may not know yet."
+        self.refused = 0
+        "Number of replies that were too large."
         self._requests, self._request_id = requests, request_id
 
     @property
@@ -39,7 +44,8 @@ class ReplyPath:
         from zenlake.wire.emit import response_envelope
 
         query = self.query
-        envelope = response_envelope(replace(like, request_id=query.id, qos=query.qos))
+        self.like = replace(like, request_id=query.id, qos=query.qos)
+        envelope = response_envelope(self.like)
         return self.session.reply_emitter(columns, envelope, query.qos.priority)
 
     def wait_for_room(self, seconds: float) -> None:

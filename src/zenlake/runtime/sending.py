@@ -294,8 +294,12 @@ class SendingSession(ABC):
             return self._keep_or_drop(outbox, message, qos, reliable, now)
         except MessageTooLarge as error:
             outbox.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
-            log.warning("%s: %s", self, error)
+            self.warn_too_large(error)
             return False
+
+    def warn_too_large(self, error: MessageTooLarge) -> None:
+        """Log that a message was not sent; not for each of many."""
+        self._node.log_limited("message", "%s: %s", self, error)
 
     def send_columns(self, columns: "PushColumns", priority: WirePriority, reliable: bool) -> int:
         """Send every row of `columns`, in order; return how many. Waits for room; drops nothing.
@@ -371,7 +375,7 @@ class SendingSession(ABC):
 
     def offer_rows(self, rows: "Emitter", qos: QoS, most: int | None = None) -> bool:
         """Send some of the rows, reliably and without waiting, with `most` not more than that many;
-        False: there is no room now. A row that can never be sent is dropped and counted."""
+        False: there is no room now. MessageTooLarge: the next row can never be sent."""
         first = rows.row
         with self._lock:
             outbox = self._outbox or self._open_outbox()
@@ -380,7 +384,11 @@ class SendingSession(ABC):
                 write = partial(rows.next, chunk_bytes=COLUMNS_BYTES, most=most)
                 outbox.push_batches(write, qos.priority, True)
             else:
-                self._offer_messages(outbox, rows, qos, most, now)
+                try:
+                    self._offer_messages(outbox, rows, qos, most, now)
+                except MessageTooLarge:
+                    if rows.row == first:
+                        raise
             if rows.row > first:
                 self._write_or_schedule(outbox, qos, now)
         return rows.row > first
@@ -391,12 +399,8 @@ class SendingSession(ABC):
         """Push rows one at a time while there is room."""
         stop = None if most is None else rows.row + most
         while not rows.done and rows.row != stop:
-            try:
-                if outbox.push_encoded(rows.message(), qos, now=now) is PushResult.FULL:
-                    return
-            except MessageTooLarge as error:
-                outbox.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
-                log.warning("%s: %s", self, error)
+            if outbox.push_encoded(rows.message(), qos, now=now) is PushResult.FULL:
+                return
             rows.row += 1
 
     def _refuse_on_io_thread(self) -> None:

@@ -5,7 +5,7 @@ session. Importing it loads Arrow, NumPy and Numba.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -26,12 +26,18 @@ if TYPE_CHECKING:
 ROOM_SECONDS = 0.05  # Longest wait for room on the link before the query is looked at again.
 
 
-def reply_batch(query: Query, rows: pa.RecordBatch, wanted: Callable[[], bool]) -> int:
-    """Reply with each row, with the QoS of the query; return the number of replies sent.
+class BatchAnswer(NamedTuple):
+    """What became of the rows of a batch."""
 
-    Those are all, unless the query ends first or `wanted` returns False. Waits for room on the link
-    of the session that asked.
-    """
+    rows: int
+    "Rows that were answered with: all, unless the query ended first."
+    too_large: int
+    "Rows among them that are too large for the link: an ERR was sent in place of each."
+
+
+def reply_batch(query: Query, rows: pa.RecordBatch, wanted: Callable[[], bool]) -> BatchAnswer:
+    """Reply with each row, with the QoS of the query, until the query ends or `wanted` returns
+    False. Waits for room on the link of the session that asked."""
     asked = request_of(query)
     columns = push_columns(rows)
     like = asked.response("", WireReply(), asked.request.qos, responder_of(query))
@@ -42,30 +48,30 @@ def reply_batch(query: Query, rows: pa.RecordBatch, wanted: Callable[[], bool]) 
 
 def _send(
     asked: PendingRequest, columns: PushColumns, like: Response, wanted: Callable[[], bool]
-) -> int:
+) -> BatchAnswer:
     exchange = cast("Exchange", asked.exchange)
     path = exchange.reply_path(asked.request.id)
     if path is None:
-        return 0
+        return BatchAnswer(0, 0)
     try:
         replies = path.emitter(columns, cast(Response, stamp_route(like, exchange.local)))
     except SessionEnded:
-        return 0
+        return BatchAnswer(0, 0)
     while not replies.done and not asked.ended and path.is_open and wanted():
         if not exchange.send_replies(path, replies):
             path.wait_for_room(ROOM_SECONDS)
-    return replies.row
+    return BatchAnswer(replies.row, path.refused)
 
 
 def _answer_here(
     asked: PendingRequest, columns: PushColumns, like: Response, wanted: Callable[[], bool]
-) -> int:
+) -> BatchAnswer:
     """Answer a query of the same session: its replies are read from their bytes."""
     replies = Emitter(columns, None, response_envelope(like))
     for message in replies.messages():
         if asked.ended or not wanted():
-            return replies.row - 1
+            return BatchAnswer(replies.row - 1, 0)
         reply: Response = NETWORK.read(ByteReader(message))
         assert reply.responder is not None
         asked.answer(reply.key.suffix, reply.body, reply.qos, reply.responder)
-    return replies.row
+    return BatchAnswer(replies.row, 0)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import zenlake
+from zenlake.api.config.logging_env import init_log_with
 from zenlake.cli import session_options
 from zenlake.cli.callback_queue import CallbackQueue
 from zenlake.cli.display import print_event
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from zenlake.router import Event
 
 WAIT_SECONDS = 0.5  # Longest time until a signal that arrives just before a wait is noticed.
-LOG_WHILE_OPENING = "error,zenlake.config.ignored=warn"  # fail() alone prints a failure.
+IGNORED_KEYS = "zenlake.config.ignored=warn"  # Said also where RUST_LOG asks for errors alone.
 GENERIC = "GENERIC"  # Reason 0, of a session that ends normally.
 
 
@@ -76,7 +77,7 @@ def router(
     events: CallbackQueue[Event] = CallbackQueue()
     with stop_on_signals(lambda _: events.close()):
         _allow_many_sessions()
-        zenlake.init_log_from_env_or(LOG_WHILE_OPENING)
+        init_log_with(IGNORED_KEYS, "error")  # fail() alone prints a failure.
         try:
             running = Router(built, events.offer)
         except ZError as error:

@@ -87,6 +87,8 @@ def format_stats(stats: "ServeStats") -> str:
         f"{stats.refused:,} refused",
         f"{stats.left:,} gave up",
     ]
+    if stats.too_large:
+        parts.append(f"{stats.too_large:,} too large")
     if stats.waiting:
         parts.append(f"{stats.waiting:,} waiting")
     return ", ".join(parts)

@@ -83,6 +83,8 @@ class ServeStats(NamedTuple):
     "Queries whose querier was gone, or out of time, before the end."
     waiting: int
     "Queries that wait now."
+    too_large: int
+    "Samples that are too large for the link to a querier: it got an error in place of each."
     restarts: int
     "Answers that continued with newer files."
 
@@ -204,8 +206,9 @@ class Server:
             )
         with closing(batches):
             for batch in batches:
-                sent = reply_batch(query, as_samples(batch), self._is_open)
-                self._count("replies", sent)
+                sent, too_large = reply_batch(query, as_samples(batch), self._is_open)
+                self._count("replies", sent - too_large)
+                self._count("too_large", too_large)
                 if sent < batch.num_rows:
                     if self._stopped.is_set():
                         raise ZError(STOPPING)
