@@ -1,6 +1,8 @@
 """Groups between network namespaces: members on other machines, killed, silent and back."""
 
+import time
 from collections.abc import Iterator
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ GROUP, OTHER_GROUP, SIX = "224.0.0.224:7446", "224.0.0.225:7447", "[ff02::224]:7
 ZENOH, ZENLAKE = "zenoh", "zenlake"
 QUICK = {"transport/multicast/join_interval": 100, "transport/link/tx/lease": 1000}
 SIZES = [100, 20_000]
+NUMBERS = 100  # Different messages of a size.
+SAY_SECONDS = 0.01  # Time between two of them: the room of a receiver fills otherwise.
 mixed = pytest.mark.parametrize("apis", [(ZENLAKE, ZENOH), (ZENOH, ZENLAKE), (ZENLAKE, ZENLAKE)])
 
 
@@ -38,16 +42,17 @@ def know_each_other(*peers: ReferencePeer) -> None:
 def are_heard(speaker: ReferencePeer, *hearers: ReferencePeer, size: int = 100) -> None:
     """Put until every hearer has had a message, whole."""
     key = f"from/{speaker.zid}/{size}"
+    said = [fingerprint(payload(number, size)) for number in range(NUMBERS)]
     left = set(hearers)
-    numbers = iter(range(1000))
+    numbers = cycle(range(NUMBERS))
 
     def say() -> None:
         speaker.put(key, [size], first=next(numbers))
+        time.sleep(SAY_SECONDS)
 
     def heard() -> bool:
         for hearer in list(left):
             found = [s["payload"] for s in hearer.samples() if s["key"] == key]
-            said = [fingerprint(payload(number, size)) for number in range(1000)] if found else []
             assert all(sample in said for sample in found)
             if found:
                 left.discard(hearer)

@@ -17,17 +17,17 @@ from zenlake.transport import fragments
 pytestmark = pytest.mark.interop
 
 LEASE_MS = (
-    500  # Lease of the receiver; the reference ends a session whose sender's lease it blocks.
+    2000  # Lease of the receiver; the reference ends a session whose sender's lease it blocks.
 )
-PAUSE = 4 * LEASE_MS / 1000  # Seconds, below the 5 s after which a blocked sender closes.
+PAUSE = 1.5 * LEASE_MS / 1000  # Seconds, below the 5 s after which a blocked sender closes.
 LARGE = 16 << 20  # Bytes: more than the buffers of both sockets hold.
 PATIENCE = 30.0
 RECEIVER = {"transport/link/tx/lease": LEASE_MS}
 SENDER = {
     "transport/link/tx/queue/congestion_control/block/wait_before_close": 60_000_000,
 }
-STARVING_LEASE_MS = 1000  # Lease of the receiver, and of a router, behind a flood.
-STARVED_LEASES = 3
+STARVING_LEASE_MS = 2000  # Lease of the receiver, and of a router, behind a flood.
+STARVED_LEASES = 2
 FLOODS = 2  # Threads, so that a message always waits for room.
 URGENT = bytes(30_000)
 

@@ -13,17 +13,18 @@ from zenlake.wire.enums import CloseReason
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
 SHORT: Settings = {"transport/link/tx/lease": 1000}
-SILENCE = 4.0
+KEPT_UP: Settings = {"transport/link/tx/lease": 3000}  # A busy machine pauses no process that long.
+SILENCE = 7.0
 NOT_SO_LATE = 5.0  # Seconds: a lease of 1 s has ended long before, one of 10 s has not.
 
 
 @pytest.mark.parametrize("pair", COMMON_PAIRS[:2], ids=str)
 def test_a_silent_session_stays_open(reference: ReferenceProcess, pair: Pair) -> None:
-    with conversation(reference, pair, ours := Ours(pair.ours, lease_ms=1000), SHORT) as (
+    with conversation(reference, pair, ours := Ours(pair.ours, lease_ms=3000), KEPT_UP) as (
         session,
         them,
     ):
-        assert session.agreement.lease == session.agreement.peer_lease == 1.0
+        assert session.agreement.lease == session.agreement.peer_lease == 3.0
         time.sleep(SILENCE)  # what is tested is that nothing happens meanwhile
         assert session.over is None
         assert ours.closed == []
