@@ -1,5 +1,6 @@
 """Public keys, shown by eclipse-zenoh. It takes no list of known keys, so it only connects."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+import zenlake
 from tests.support.interop_conversation import (
     COMMON_PAIRS,
     Ours,
@@ -21,6 +23,7 @@ from tests.support.interop_conversation import (
 )
 from tests.support.reference_peer import ReferenceFailed, ReferenceProcess, Settings
 from tests.support.waiting import until
+from zenlake.api.config.opening import read_settings
 from zenlake.transport.auth import Authenticator
 from zenlake.transport.pubkey import PublicKey
 from zenlake.transport.usrpwd import UserPassword
@@ -53,6 +56,28 @@ def shown(keys: tuple[Path, Path]) -> Settings:
         "transport/auth/pubkey/private_key_file": str(private),
         "transport/auth/pubkey/public_key_file": str(public),
     }
+
+
+def test_a_public_key_has_to_belong_to_the_private_key(
+    keys: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    """The reference does not compare them; it refuses text that is not a key."""
+    section = {key.rpartition("/")[2]: file for key, file in shown(keys["ours"]).items()}
+
+    def opened(public: str, form: str = "file") -> None:
+        settings = {"private_key_file": section["private_key_file"], f"public_key_{form}": public}
+        config = zenlake.Config()
+        config.insert_json5("transport/auth/pubkey", json.dumps(settings))
+        read_settings(config)
+
+    opened(section["public_key_file"])
+    opened(keys["ours"][1].read_text(), "pem")
+    with pytest.raises(zenlake.ZError, match="does not belong to the private key"):
+        opened(str(keys["stranger"][1]))
+    with pytest.raises(zenlake.ZError, match="PEM public keys"):
+        opened("garbage", "pem")
+    with pytest.raises(zenlake.ZError, match="cannot be read"):
+        opened(str(tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize("pair", THEY_DIAL, ids=str)

@@ -103,8 +103,13 @@ def test_it_says_the_same_as_json() -> None:
         session.close()
 
 
+@pytest.mark.parametrize("level", [None, "error"])
 @pytest.mark.parametrize("form", ["option", "file"])
-def test_it_says_which_keys_have_no_effect(form: str, tmp_path: Path) -> None:
+def test_it_says_which_keys_have_no_effect(
+    form: str, level: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if level is not None:
+        monkeypatch.setenv("RUST_LOG", level)
     file = tmp_path / "router.json5"
     file.write_text("{adminspace: {enabled: true}, transport: {link: {tx: {keep_alive: 7}}}}")
     option = ("--cfg", "adminspace/enabled:true", "--cfg", "transport/link/tx/keep_alive:7")

@@ -77,6 +77,15 @@ class PublicKey(Authenticator):
         if len(self._known) > MAX_KNOWN_KEYS:
             raise AuthError(f"{NAME}: {len(self._known)} known keys, more than {MAX_KNOWN_KEYS}")
 
+    def check_public(self, source: Source) -> None:
+        """Raise AuthError unless `source` holds the public key of this node's private key."""
+        own = _numbers_of(self._private.public_key(), NAME)
+        if set(load_public_keys(source)) != {own}:
+            raise AuthError(
+                f"{NAME}: the public key does not belong to the private key: it is not needed, so "
+                "leave it out, or give the one that belongs to it"
+            )
+
     @property
     def fingerprint(self) -> str:
         """Fingerprint of this node's own key."""

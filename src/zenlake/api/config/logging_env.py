@@ -34,6 +34,12 @@ def init_log_from_env_or(level: str) -> None:
     _configure(_from_environment() or level)
 
 
+def init_log_with(levels: str, level: str) -> None:
+    """Configure logging as `init_log_from_env_or(level)`, and by the `levels` of loggers that the
+    environment does not name."""
+    _configure(f"{levels},{_from_environment() or level}")
+
+
 def try_init_log_from_env() -> None:
     """Configure logging by ZENLAKE_LOG or RUST_LOG; change nothing when neither is set."""
     directives = _from_environment()
