@@ -90,7 +90,7 @@ class Router:
         kernel_loader.make()  # Loads the compiled kernels in the background.
         self._core = _Watched(config, watch or _log)
         self._core.open()
-        self.session = make(Session, self._core)
+        self.session: Session = make(Session, self._core)
         "The router's own session, which puts, gets and subscribes as any other."
 
     @property

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from zenlake.api.config.opening import SessionSettings, StartConditions, open_no
 from zenlake.api.config.schema import KEYS
 from zenlake.errors import AuthError, LinkError, SessionRefused, ZError
 from zenlake.runtime.node import Node
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.autoconnect import ANY_ROLE, NO_ROLE, Strategy
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES
 from zenlake.transport.offer import Offer
@@ -151,7 +153,8 @@ def test_what_the_transport_is_told() -> None:
         ({"connect__retry": {"period_increase_factor": 0.5}}, "connect/retry"),
         ({"transport__auth__usrpwd__user": "u"}, "only one of user and password"),
         ({"transport__auth__usrpwd__dictionary_file": "/nowhere"}, "/nowhere cannot be read"),
-        ({"transport__auth__pubkey__public_key_file": "/nowhere"}, "a public key alone"),
+        ({"transport__auth__pubkey__public_key_file": "/nowhere"}, "give a private_key_pem or"),
+        ({"transport__auth__pubkey__known_keys_file": "/nowhere"}, "give a private_key_pem or"),
         ({"transport__auth__pubkey__private_key_pem": "x"}, "not a private key"),
     ],
 )
@@ -381,6 +384,128 @@ def test_a_client_goes_to_another_when_its_session_is_lost() -> None:
             node.__exit__(None, None, None)
 
 
+SEVERAL = {"transport__unicast__max_links": 2}
+IN_TIME = {"connect__timeout_ms": 30_000}
+"A timeout that no test reaches: what is awaited fails for good, or works."
+
+
+def all_of(*endpoints: str) -> list[dict[str, Any]]:
+    return [{"strategy": "allOf", "locators": list(endpoints)}]
+
+
+@pytest.mark.parametrize("patience", [{}, IN_TIME], ids=["one attempt", "in time"])
+@pytest.mark.parametrize("strategy", ["allOf", "oneOf"])
+def test_a_client_links_all_of_a_group(strategy: str, patience: dict[str, Any]) -> None:
+    with opened("router", listen__endpoints=[ANYWHERE, ANYWHERE], **SEVERAL) as router:
+        group = [{"strategy": strategy, "locators": list(map(str, router.locators))}]
+        with opened("client", connect__endpoints=group, **SEVERAL, **patience) as client:
+            (session,) = client.sessions.values()
+            assert {link.remote for link in session.links} == set(router.locators)
+        with opened("client", connect__endpoints=group[0]["locators"], **SEVERAL) as client:
+            (session,) = client.sessions.values()
+            assert [link.remote for link in session.links] == [router.locators[0]]
+
+
+def test_a_client_links_the_first_group_that_answers() -> None:
+    with opened("router", listen__endpoints=[ANYWHERE, ANYWHERE], **SEVERAL) as router:
+        groups = all_of(NOWHERE, "tcp/127.0.0.1:2") + all_of(*map(str, router.locators))
+        with opened("client", connect__endpoints=groups, **SEVERAL) as client:
+            (session,) = client.sessions.values()
+            assert len(session.links) == 2
+
+
+def test_a_client_opens_with_a_part_of_a_group_if_it_tries_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with opened("router", **SEVERAL) as router:
+        for group in (all_of(NOWHERE, where(router)), all_of(where(router), NOWHERE)):
+            caplog.clear()
+            with opened("client", connect__endpoints=group, **SEVERAL) as client:
+                assert list(client.sessions) == [router.zid]
+            assert f"{NOWHERE}: no further link" in caplog.text
+
+
+def test_a_client_with_time_needs_the_whole_group() -> None:
+    with opened("router", **SEVERAL) as router:
+        group = all_of(where(router), NOWHERE)
+        error = refusal("client", connect__endpoints=group, connect__timeout_ms=60, **SEVERAL)
+        assert f"allOf wants a link over each of its locators, and {NOWHERE} has none" in str(error)
+        assert "set connect/timeout_ms to 0 to open without it" in str(error)
+
+
+def test_a_client_does_not_link_another_node(caplog: pytest.LogCaptureFixture) -> None:
+    with opened("router", **SEVERAL) as one, opened("router", **SEVERAL) as other:
+        group = all_of(where(one), where(other))
+        with opened("client", connect__endpoints=group, **SEVERAL) as client:
+            assert list(client.sessions) == [one.zid]
+            assert other.sessions == {}
+        assert "has to be its own entry" in caplog.text
+        error = refusal("client", connect__endpoints=group, **SEVERAL, **IN_TIME)
+        assert f"the peer is {other.zid}, not {one.zid} as expected" in str(error)
+
+
+@pytest.mark.parametrize(("here", "there"), [(1, 2), (2, 1)])
+def test_a_client_says_which_key_admits_further_links(here: int, there: int) -> None:
+    two = {"listen__endpoints": [ANYWHERE, ANYWHERE], "transport__unicast__max_links": there}
+    with opened("router", **two) as router:
+        told = {
+            "connect__endpoints": all_of(*map(str, router.locators)),
+            "transport__unicast__max_links": here,
+        }
+        with opened("client", **told) as client:
+            assert list(client.sessions) == [router.zid]
+        error = refusal("client", **told, **IN_TIME)
+        assert f"raise on both nodes transport/unicast/max_links, which is {here} here" in str(
+            error
+        )
+
+
+def is_another(one: object, found: object) -> bool:
+    return found not in (None, one)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_client_gets_a_lost_link_of_its_group_back(number: int) -> None:
+    quick = {"connect__retry": {"period_init_ms": 10, "period_max_ms": 20}, **SEVERAL}
+    with opened("router", listen__endpoints=[ANYWHERE, ANYWHERE], **SEVERAL) as router:
+        group = all_of(*map(str, router.locators))
+        with opened("client", connect__endpoints=group, **quick) as client:
+            (session,) = client.sessions.values()
+
+            def link() -> TransportSession | None:
+                found = {link.remote: link for link in session.links}
+                return found.get(router.locators[number])
+
+            for _ in range(3):
+                lost = link()
+                assert lost is not None
+                error = LinkError("cut by the test")
+                client.reactor.call_soon(partial(lost._on_broken_link, error))
+                until(link, partial(is_another, lost))
+                assert {link.remote for link in session.links} == set(router.locators)
+            assert client.sessions == {router.zid: session}
+
+
+def test_a_client_links_its_group_again_after_its_session() -> None:
+    quick = {"connect__retry": {"period_init_ms": 10, "period_max_ms": 20}, **SEVERAL}
+    with opened("router", listen__endpoints=[ANYWHERE, ANYWHERE], **SEVERAL) as router:
+        group = all_of(*map(str, router.locators))
+        with opened("client", connect__endpoints=group, **quick) as client:
+            (session,) = client.sessions.values()
+            (theirs,) = until(lambda: tuple(router.sessions.values()))
+            theirs.close()
+            until(lambda: session.over)
+            (again,) = until(
+                lambda: tuple(client.sessions.values()),
+                lambda found: bool(found) and len(found[0].links) == 2,
+            )
+            assert again is not session
+
+
+def test_a_group_without_locators_is_refused() -> None:
+    assert "the groups name no locator" in str(refusal("client", connect__endpoints=all_of()))
+
+
 @pytest.mark.parametrize(
     ("endpoints", "shown"),
     [
@@ -446,6 +571,29 @@ def test_a_client_without_the_right_password_at_the_reference(
         assert_refused(at, usrpwd)
     finally:
         them.close()
+
+
+@pytest.mark.parametrize("protocol", ["tls", "quic"])
+@pytest.mark.parametrize("stranger", [False, True])
+def test_a_refused_certificate_is_not_taken_for_a_password(
+    tmp_path: Path, protocol: str, stranger: bool
+) -> None:
+    authority = Authority(tmp_path)
+    server, other = authority.server(), Authority(tmp_path, "other").client()
+    roots = {"root_ca_certificate": authority.certificate, "enable_mtls": True}
+    listens = {"listen_certificate": server.certificate, "listen_private_key": server.key}
+    shown = {"connect_certificate": other.certificate, "connect_private_key": other.key}
+    with opened(
+        "router",
+        listen__endpoints=[f"{protocol}/127.0.0.1:0"],
+        transport__link__tls={**roots, **listens},
+    ) as router:
+        tls = {**roots, **shown} if stranger else {**roots, "enable_mtls": False}
+        told = {"connect__endpoints": [where(router)], "transport__link__tls": tls}
+        text = str(refusal("client", **told))
+    assert "user and password" not in text
+    alert = "unknown ca" if stranger else "certificate required"
+    assert f"it refused this side: {alert} (set transport/link/tls/enable_mtls to true" in text
 
 
 def test_a_client_that_is_not_answered() -> None:
@@ -666,6 +814,7 @@ NOT_IMPLEMENTED = {
     "namespace": '"fleet/7"',
     "downsampling": '[{messages: ["put"], rules: [{key_expr: "a", freq: 1}]}]',
     "low_pass_filter": '[{messages: ["put"], key_exprs: ["a"], size_limit: 1}]',
+    "gateway": '{south: [{filters: [{modes: ["peer"]}]}]}',
     "qos/publication": '[{key_exprs: ["a"], config: {priority: "real_time"}}]',
     "qos/network": '[{messages: ["put"], overwrite: {priority: "real_time"}}]',
     "plugins/rest/__required__": "true",

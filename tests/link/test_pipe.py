@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from tests.support.link_contract import KINDS, Stage
 from tests.support.runtime_nodes import Record, make_node, numbered
 from tests.support.waiting import until
 from zenlake.errors import InvalidLocator, LinkError
+from zenlake.link import pipe
 from zenlake.wire.locator import EndPoint
 
 
@@ -44,6 +47,63 @@ def test_a_pipe_of_a_dead_process_is_taken_over_without_its_bytes(
         stage.connect(stage.endpoint)
     _, connected, accepted = stage.triple()
     assert stage.carry(connected, accepted, b"by pipe") == b"by pipe"
+
+
+def test_a_listener_removes_the_pipes_that_killed_processes_left(
+    stage: Stage, tmp_path: Path
+) -> None:
+    removed = {"p_downlink5", "p_uplink5", "p_uplink4294967295"}
+    locked, young = "p_downlink6", "p_uplink6"
+    others = {"q_downlink5", "p_downlink", "p_downlink5x", "p_uplink4294967296", "xp_uplink5"}
+    for name in {*removed, locked, young, *others}:
+        os.mkfifo(tmp_path / name)
+        os.utime(tmp_path / name, (1, 1))
+    os.utime(tmp_path / young, (2**33, 2**33))
+    (tmp_path / "p_downlink7").write_text("precious")
+    os.utime(tmp_path / "p_downlink7", (1, 1))
+    (tmp_path / "p_downlink8").symlink_to(tmp_path / "q_downlink5")
+    reader = os.open(tmp_path / locked, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        fcntl.flock(reader, fcntl.LOCK_EX)
+        stage.listen()
+        left = {locked, young, *others, "p_downlink7", "p_downlink8", "p_uplink"}
+        assert set(names(tmp_path)) == left
+    finally:
+        os.close(reader)
+
+
+def test_a_listener_looks_at_a_limited_number_of_files(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipe, "MAX_ENTRIES", 3)
+    for number in range(10):
+        os.mkfifo(tmp_path / f"p_uplink{number}")
+        os.utime(tmp_path / f"p_uplink{number}", (1, 1))
+    stage.listen()
+    assert 8 <= len(names(tmp_path)) <= 9  # One of the three may be the listener's own.
+
+
+@pytest.mark.process
+def test_pipes_of_a_killed_client_are_gone_with_the_next_listener(
+    stage: Stage, tmp_path: Path
+) -> None:
+    listener = stage.listen()
+    program = f"""
+import os, signal
+from zenlake import link
+from zenlake.link.options import LinkOptions
+from zenlake.wire.locator import EndPoint
+at = EndPoint({str(stage.endpoint)!r})
+kept = link.connect(at, link.resolve(at)[0], LinkOptions())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    assert len(names(tmp_path)) == 2
+    listener.close()
+    assert len(names(tmp_path)) == 1
+    again = stage.listen()
+    assert names(tmp_path) == ["p_uplink"]
+    again.close()
 
 
 def test_a_file_that_is_not_a_pipe_is_left_alone(stage: Stage, tmp_path: Path) -> None:

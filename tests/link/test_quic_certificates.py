@@ -16,6 +16,7 @@ from tests.support.certificates import (
     self_signed_server,
 )
 from tests.support.link_contract import KINDS, Stage
+from zenlake import link as links
 from zenlake.errors import LinkError
 from zenlake.link.base import Listener, Progress, TransportLink
 from zenlake.link.options import LinkOptions, TlsOptions
@@ -151,6 +152,29 @@ def test_servers_that_a_client_refuses(
     accepted = stage.accept(listener)
     assert f"its certificate is refused: {why}" in outcome(connected, stage)
     assert f"it refused this side: {told}" in outcome(accepted, stage)
+
+
+def test_errors_of_certificates_name_the_keys_to_set(stage: Stage, people: People) -> None:
+    listener = listen(stage, people.options("of another authority", mutual=True))
+    connected = connect(stage, listener, people.options())
+    stage.accept(listener)
+    root = "(set transport/link/tls/root_ca_certificate to the authority of that node"
+    assert root in outcome(connected, stage)
+    for client in (None, "of another authority"):
+        listener = listen(stage, people.options(mutual=True))
+        connected = connect(stage, listener, people.options(client=client))
+        accepted = stage.accept(listener)
+        assert root not in outcome(accepted, stage)  # Strangers are not to be trusted.
+        told = str(stage.error_of(connected.receive))
+        assert (
+            "(set transport/link/tls/enable_mtls to true, connect_certificate and connect" in told
+        )
+
+
+def test_a_listener_without_a_certificate_says_so_of_quic() -> None:
+    why = "listening on QUIC needs listen_certificate: set transport/link/tls/listen_certificate to"
+    with pytest.raises(LinkError, match=why):
+        links.listen(EndPoint("quic/127.0.0.1:0"), LinkOptions())
 
 
 def test_the_name_may_be_left_unchecked(stage: Stage, people: People) -> None:

@@ -1,7 +1,10 @@
 """Links over a serial port: frames, the handshake, noise on the line, and sessions over it."""
 
+import operator
+import select
 import sys
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 
 import pytest
@@ -25,6 +28,8 @@ from zenlake.link.serial import (
     decode_frame,
     encode_frame,
 )
+from zenlake.runtime.polling import POLLERS, SELECTOR_VARIABLE, PollSource
+from zenlake.runtime.reactor import Reactor, Ready
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint
 
@@ -171,6 +176,90 @@ def test_two_nodes_talk_over_a_line(line: SerialLine) -> None:
         until(lambda: there.numbers, lambda numbers: numbers == list(range(50)))
         there.sessions[0].send(numbered(7))
         until(lambda: back.numbers, lambda numbers: numbers == [7])
+
+
+@pytest.mark.parametrize("selector", POLLERS)
+def test_a_listener_takes_each_peer_that_begins_again_without_goodbye(
+    line: SerialLine, selector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SELECTOR_VARIABLE, selector)
+    there = Record()
+    with make_node(there) as listening:
+        listening.listen(f"serial/{line.ends[0]}")
+        for number in range(3):
+            with make_node(Record()) as board:
+                board.connect(f"serial/{line.ends[1]}").send(numbered(number))
+                until(lambda: there.numbers[-1:], partial(operator.eq, [number]))
+                line.noise(0, encode_frame(INIT))  # As a board that is reset.
+                until(lambda: listening.sessions, lambda sessions: not sessions)
+                assert not listening.pending
+        until(lambda: there.numbers, lambda numbers: numbers == [0, 1, 2])
+    why = f"serial/{line.ends[0]}: the peer began a new link"
+    assert [str(end) for _, end in there.ends] == [why] * 3
+
+
+@pytest.mark.parametrize("selector", POLLERS)
+def test_a_connecting_node_comes_back_over_a_line_that_broke(
+    line: SerialLine, selector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SELECTOR_VARIABLE, selector)
+    there = Record()
+    with make_node(there) as listening, make_node(Record()) as board:
+        listening.listen(f"serial/{line.ends[0]}")
+        for number in range(3):
+            session = board.connect(f"serial/{line.ends[1]}")
+            session.send(numbered(number))
+            until(lambda: there.numbers[-1:], partial(operator.eq, [number]))
+            line.noise(1, encode_frame(INIT))
+            until(lambda: board.sessions, lambda sessions: not sessions)
+
+
+def test_a_listener_rests_while_its_link_is_open(line: SerialLine, stage: Stage) -> None:
+    listener = stage.listen()
+    calls: list[bool] = []
+    listener.on_idle = lambda: calls.append(listener.busy)
+    first = stage.connect(other(line))
+    first.handshake()
+    accepted = stage.accept(listener)
+    assert (listener.busy, calls) == (True, [])
+    assert listener.fileno() not in (-1, accepted.fileno())
+    accepted.close()
+    assert accepted.fileno() == -1
+    assert calls == [False]
+
+
+def test_a_listener_needs_no_epoll(line: SerialLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(select, "epoll")
+    monkeypatch.setenv(SELECTOR_VARIABLE, "poll")
+    there = Record()
+    with make_node(there) as one, make_node(Record()) as two:
+        one.listen(f"serial/{line.ends[0]}")
+        two.connect(f"serial/{line.ends[1]}").send(numbered(1))
+        until(lambda: there.numbers, lambda numbers: numbers == [1])
+
+
+def test_a_link_that_cannot_be_watched_is_closed(
+    line: SerialLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[object] = []
+    watch = Reactor.watch
+
+    def watch_after_one_refusal(
+        self: Reactor, source: PollSource, ready: Ready, **events: bool
+    ) -> None:
+        if isinstance(source, SerialLink) and source._listener is not None and not refused:
+            refused.append(source)
+            raise FileExistsError(17, "File exists")
+        watch(self, source, ready, **events)
+
+    monkeypatch.setattr(Reactor, "watch", watch_after_one_refusal)
+    there = Record()
+    with make_node(there) as one, make_node(Record()) as two:
+        one.listen(f"serial/{line.ends[0]}")
+        two.keep_connected(f"serial/{line.ends[1]}#tout=1000")
+        until(lambda: refused)
+        line.noise(0, encode_frame(INIT))
+        until(lambda: one.sessions)
 
 
 @pytest.mark.parametrize(

@@ -285,6 +285,7 @@ def test_a_server_that_is_not_yet_valid_is_refused(stage: Stage) -> None:
 def test_a_server_of_another_authority_is_refused(stage: Stage) -> None:
     why, _ = refusal(stage, Authority(stage.folder, "other").server(file="foreign"))
     assert "its certificate is refused: unable to get local issuer certificate" in why
+    assert "(set transport/link/tls/root_ca_certificate to the authority of that node" in why
 
 
 def test_without_a_root_the_authorities_of_the_system_count(stage: Stage) -> None:
@@ -321,7 +322,8 @@ def test_a_client_cannot_stand_for_a_server(stage: Stage) -> None:
 
 
 def test_a_listener_without_a_certificate_is_none(stage: Stage) -> None:
-    with pytest.raises(LinkError, match="a TLS listen needs listen_certificate: give the path"):
+    why = "listening on TLS needs listen_certificate: set transport/link/tls/listen_certificate to"
+    with pytest.raises(LinkError, match=why):
         tls.listen(ANY_PORT, LinkOptions())
 
 
@@ -487,7 +489,8 @@ def kept_out(stage: Stage, client: Identity | None) -> tuple[str, str]:
 def test_a_client_without_a_certificate_is_refused(stage: Stage) -> None:
     heard, why = kept_out(stage, None)
     assert "it has no certificate, which mutual TLS needs" in why
-    assert "it refused this side: certificate required" in heard
+    assert "it refused this side: certificate required (set transport/link/tls/enable_mtls" in heard
+    assert "connect_certificate and connect_private_key" in heard
 
 
 def test_a_client_of_another_authority_is_refused(stage: Stage) -> None:
@@ -511,7 +514,9 @@ def test_mutual_tls_needs_an_authority_and_a_certificate_of_its_own(stage: Stage
     with pytest.raises(LinkError, match="enable_mtls on a listener needs root_ca_certificate"):
         stage.listen(stage.options(enable_mtls=True, root_ca_certificate=None))
     listener = stage.listen(mutual(stage))
-    with pytest.raises(LinkError, match="a TLS connect needs connect_certificate"):
+    with pytest.raises(
+        LinkError, match="connecting over TLS with enable_mtls needs connect_certificate"
+    ):
         stage.connect(listener.locators[0], mutual(stage))
 
 

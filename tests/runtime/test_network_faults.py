@@ -20,7 +20,8 @@ from tests.support.runtime_nodes import (
 )
 from tests.support.waiting import until
 from zenlake.errors import SessionClosed, ZError
-from zenlake.runtime.node import Connector, Node
+from zenlake.runtime.connector import Connector
+from zenlake.runtime.node import Node
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.retry import RetryPolicy

@@ -117,9 +117,17 @@ class Listener(ABC):
 
     locators: tuple[Locator, ...]
     "Locators to reach this listener: with the actual port, and each address of a wildcard."
+    on_idle: Callable[[], None] | None = None
+    "Set by the owner of the listener: called, on any thread, when it is no longer busy."
 
     @abstractmethod
     def fileno(self) -> int: ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether it accepts nothing until its link is closed (serial), and must not be watched:
+        its descriptor is readable for as long as the link has bytes to read."""
+        return False
 
     @abstractmethod
     def accept(self) -> TransportLink | None:

@@ -6,6 +6,7 @@ Not a link of base.py: there is no single peer, and every datagram comes with it
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 import struct
@@ -37,6 +38,10 @@ TTL: dict[int, tuple[int, int]] = {
 WILDCARD: dict[int, str] = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 
 Received = tuple[bytes, tuple[str, int]]
+
+
+class NoMulticast(LinkError):
+    """Refusal of a group for want of an interface that does multicast; none was named."""
 
 
 class MulticastLink:
@@ -136,6 +141,7 @@ def join(endpoint: EndPoint, options: LinkOptions) -> MulticastLink:
     """Join the endpoint's group, and the groups of `join`, on the interface that `iface` names.
 
     `iface` is a name or an address; without it, the first interface that does multicast.
+    NoMulticast: there is none.
     """
     found = sockets.look_up(endpoint, endpoint.address, socket.SOCK_DGRAM)
     groups = [address for address in found if sockets.is_multicast(address)]
@@ -211,6 +217,11 @@ def _hearing_socket(
             _join_group(sock, host, source.sockaddr[0], index)
     except OSError as error:
         sock.close()
+        if error.errno == errno.ENODEV and not {"iface", "bind"} & endpoint.config.keys():
+            raise NoMulticast(
+                f"{endpoint}: join the group: no interface of this host does multicast: bring one "
+                "up, or name the interface to use"
+            ) from None
         raise failed(endpoint, "join the group", error) from None
     except InvalidLocator:
         sock.close()

@@ -14,13 +14,16 @@ the uplink; the stream follows. The reader of a pipe creates it, holds a lock on
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import re
 import secrets
 import select
 import stat
 import struct
 import threading
 from contextlib import suppress
+from itertools import islice
 
 from zenlake import filelock
 from zenlake.errors import LinkError
@@ -30,12 +33,16 @@ from zenlake.link.sockets import Address, failed, parse_size
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint, Locator
 
+log = logging.getLogger(__name__)
+
 PROTOCOL = "unixpipe"
 MAGIC = bytes.fromhex("deadbeef")
 INVITATION = struct.Struct("=4sI")
+MAX_SUFFIX = 0xFFFFFFFF
 SUFFIX_TRIES = 100  # As Rust: attempts to find a suffix whose files do not exist.
 INVITATIONS_PER_ACCEPT = 64  # Invitations without a peer that one accept() passes over.
 FILE_MASK = 0o777  # Mode of the files, less the umask; Rust's default.
+MAX_ENTRIES = 20_000  # Directory entries among which listen() looks for pipes of ended processes.
 REQUEST_BYTES = 4096  # Bytes of invitations read at once; PIPE_BUF keeps each of them whole.
 
 
@@ -268,7 +275,7 @@ def _check(endpoint: EndPoint) -> int:
     """Return the mode of the files; LinkError if this system or the path does not do."""
     if not hasattr(select, "epoll"):
         raise LinkError(f"{endpoint}: named pipes need epoll, which only Linux has: use tcp")
-    Locator(f"{PROTOCOL}/{_paths(endpoint.address, 0xFFFFFFFF)[0]}")  # Its length has a limit.
+    Locator(f"{PROTOCOL}/{_paths(endpoint.address, MAX_SUFFIX)[0]}")  # Its length has a limit.
     mask = endpoint.config.get("file_mask", str(FILE_MASK))
     return parse_size(endpoint, "file_mask", mask, FILE_MASK)
 
@@ -319,4 +326,34 @@ def listen(endpoint: EndPoint, options: LinkOptions) -> PipeListener:
         requests = _ReadEnd(_paths(endpoint.address)[1], mode, new=False)
     except OSError as error:
         raise failed(endpoint, "listen", error) from None
+    with suppress(OSError):
+        _remove_stale(endpoint, requests)
     return PipeListener(endpoint, requests, mode)
+
+
+def _remove_stale(endpoint: EndPoint, requests: _ReadEnd) -> None:
+    """Remove pipes of links whose reader was killed: they are not locked.
+
+    A pipe that is younger than the lock of this listener is left: a peer may be about to lock it.
+    OSError: the directory cannot be read.
+    """
+    os.utime(requests.fd)
+    locked_at = os.fstat(requests.fd).st_mtime_ns
+    folder, name = os.path.split(endpoint.address)
+    pattern = re.compile(rf"{re.escape(name)}_(?:down|up)link([0-9]{{1,10}})")
+    with os.scandir(folder or ".") as entries:
+        for entry in islice(entries, MAX_ENTRIES):
+            found = pattern.fullmatch(entry.name)
+            if found is not None and int(found[1]) <= MAX_SUFFIX:
+                with suppress(OSError):  # Not a pipe, or not this user's.
+                    _remove_unlocked(entry.path, locked_at)
+
+
+def _remove_unlocked(path: str, before: int) -> None:
+    fd = _open(path, os.O_RDWR)
+    try:
+        if os.fstat(fd).st_mtime_ns < before and filelock.lock(fd):
+            os.unlink(path)  # noqa: PTH108 - paths of endpoints are text here
+            log.info("removed %s, whose reader is gone", path)
+    finally:
+        os.close(fd)

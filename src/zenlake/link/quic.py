@@ -41,7 +41,15 @@ from zenlake.link.layered import clean
 from zenlake.link.options import LinkOptions
 from zenlake.link.quic_trust import Trust, Untrusted
 from zenlake.link.sockets import Address, parse_size, split_host
-from zenlake.link.tls import TlsSettings, check_name, named_locators, without_certificates
+from zenlake.link.tls import (
+    CERTIFICATE_ALERTS,
+    NO_AUTHORITY_ADVICE,
+    TlsSettings,
+    check_name,
+    explain_alert,
+    named_locators,
+    without_certificates,
+)
 from zenlake.link.udp import UdpLink, UdpListener
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint
@@ -104,6 +112,8 @@ class _Connection(QuicConnection):
                     self._trust.check(self.peer_certificates)
                 except Untrusted as error:
                     self.refusal, alert = str(error), Alert()
+                    if self.connects and error.alert is AlertDescription.unknown_ca:
+                        self.refusal += NO_AUTHORITY_ADVICE
                     alert.description = error.alert
                     raise alert from None
 
@@ -127,6 +137,11 @@ class _Connection(QuicConnection):
     def closed_by(self) -> ConnectionTerminated | None:
         """How the connection was closed, by either side, once it is."""
         return self._close_event
+
+    @property
+    def connects(self) -> bool:
+        """Whether this side opened the connection."""
+        return bool(self._is_client)
 
     @property
     def has_stream(self) -> bool:
@@ -347,9 +362,10 @@ class QuicLink(TransportLink):
         if self._connection.refusal is not None:
             return f"{stage}: {self._connection.refusal}"
         code, reason = closed.error_code, clean(closed.reason_phrase.strip("\0"))
-        if not reason and code - CRYPTO_ERROR in set(map(int, AlertDescription)):
-            alert = AlertDescription(code - CRYPTO_ERROR).name
-            reason = f"it refused this side: {alert.replace('_', ' ')}"
+        if code - CRYPTO_ERROR in set(map(int, AlertDescription)):
+            alert = AlertDescription(code - CRYPTO_ERROR).name.replace("_", " ")
+            if not reason or alert in CERTIFICATE_ALERTS:
+                reason = explain_alert(alert, self._connection.connects, reason)
         return f"{stage}: {reason or f'error {code:#x}'}"
 
     def _fail(self, why: str) -> None:
@@ -513,8 +529,7 @@ def _configuration(endpoint: EndPoint, is_client: bool) -> QuicConfiguration:
 
 
 def _present(settings: TlsSettings, configuration: QuicConfiguration, side: str) -> None:
-    certificates = settings.require(f"{side}_certificate", f"a QUIC {side}")
-    key = settings.require(f"{side}_private_key", f"a QUIC {side}")
+    certificates, key = settings.own_pair(side)
     first, *others = load_pem_x509_certificates(certificates.content)
     configuration.certificate, configuration.certificate_chain = first, others
     configuration.private_key = load_pem_private_key(key.content)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import struct
 import threading
 import time
@@ -107,6 +106,11 @@ class _Port:
 
     def __init__(self, endpoint: EndPoint) -> None:
         self.endpoint = endpoint
+        if os.name == "nt":
+            raise LinkError(
+                f"{endpoint}: serial links need devices with descriptors, which Windows does not "
+                "have: use tcp"
+            )
         config = endpoint.config
         exclusive, release = (
             _switch(endpoint, key, config.get(key, "true"))
@@ -206,12 +210,13 @@ class SerialLink(TransportLink):
         self._init_at: float | None = time.monotonic()
         "When to send INIT; None: the peer's answer is awaited."
         self._broken: LinkError | None = None
+        self._closed = False
         if self._open:
             self._queue(INIT | ACK)
             self._carry()
 
     def fileno(self) -> int:
-        return -1 if self._broken is not None else self._port.fileno()
+        return -1 if self._closed else self._port.fileno()
 
     def handshake(self) -> Progress:
         with self._lock:
@@ -301,35 +306,37 @@ class SerialLink(TransportLink):
     def close(self) -> None:
         with self._lock:
             self._frames.clear()
-            port, listener = self._port, self._listener
-            already = isinstance(self._broken, _Closed)
-            self._broken = _Closed(f"{self.name}: it is closed on this side")
+            already, self._closed = self._closed, True
+            self._broken = LinkError(f"{self.name}: it is closed on this side")
         if not already:
-            if listener is not None:
-                listener.hear()
-            port.release()
-
-
-class _Closed(LinkError):
-    """Error of every call on a link that this side closed."""
+            if self._listener is not None:
+                self._listener.hear()
+            self._port.release()
 
 
 class SerialListener(Listener):
     """Listener on a serial port. While its link is open it hears nothing.
 
-    Its descriptor is an epoll, because the port's own belongs to the link.
+    Its descriptor is a second one of the port, because the first belongs to the link.
     """
 
     def __init__(self, endpoint: EndPoint) -> None:
         self.locators = (endpoint.locator,)
         self._port = _Port(endpoint)
-        self._poll = select.epoll()
         self._lock = threading.RLock()
         self._busy = self._closed = False
-        self._poll.register(self._port.fileno(), select.EPOLLIN)
+        try:
+            self._fd = os.dup(self._port.fileno())
+        except OSError as error:
+            self._port.release()
+            raise failed(endpoint, "listen", error) from None
 
     def fileno(self) -> int:
-        return -1 if self._closed else self._poll.fileno()
+        return -1 if self._closed else self._fd
+
+    @property
+    def busy(self) -> bool:
+        return self._busy
 
     def accept(self) -> TransportLink | None:
         with self._lock:
@@ -340,22 +347,22 @@ class SerialListener(Listener):
             if not any(flags & INIT for flags, _ in self._port.read_frames()):
                 return None
             self._busy = True
-            self._poll.unregister(self._port.fileno())
             self._port.hold()
             return SerialLink(self._port, self)
 
     def hear(self) -> None:
         """Accept again: the link is closed."""
         with self._lock:
-            if not self._closed:
-                self._busy = False
-                self._poll.register(self._port.fileno(), select.EPOLLIN)
+            self._busy = False
+            tell = None if self._closed else self.on_idle
+        if tell is not None:
+            tell()
 
     def close(self) -> None:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._poll.close()
+                os.close(self._fd)
                 self._port.release()
 
 

@@ -65,6 +65,28 @@ CAUSES = {
     "DECRYPTION_FAILED_OR_BAD_RECORD_MAC": "what it sent was altered on the way",
 }
 ALERT = "_ALERT_"  # Part of OpenSSL's reason if the peer sent it as an alert.
+CERTIFICATE_ALERTS = frozenset(  # RFC 8446, 6.2: what the peer says of this side's certificate.
+    {
+        "bad certificate",
+        "certificate expired",
+        "certificate required",
+        "certificate revoked",
+        "certificate unknown",
+        "unknown ca",
+        "unsupported certificate",
+    }
+)
+NO_AUTHORITY = frozenset(
+    {
+        18,  # X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT
+        19,  # X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN
+        20,  # X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY
+        21,  # X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE
+    }
+)
+KEYS = "transport/link/tls"
+ROOTS = "root_ca_certificate"
+NO_AUTHORITY_ADVICE = f" (set {KEYS}/{ROOTS} to the authority of that node's listen_certificate)"
 
 
 # --- options
@@ -82,6 +104,7 @@ class TlsSettings:
     """Settings after '#' in an endpoint, with the node's options as defaults."""
 
     def __init__(self, endpoint: EndPoint, options: LinkOptions) -> None:
+        self._kind = endpoint.protocol.upper()
         self._where = endpoint.locator  # Without '#', which a private key may follow.
         self._config = endpoint.config
         self._tls = options.tls or TlsOptions()
@@ -118,7 +141,7 @@ class TlsSettings:
         """Return an item of MATERIAL, or raise LinkError."""
         found = self.pem(item)
         if found is None:
-            self.fail(f"{why} needs {item}: give the path of a PEM file")
+            self.fail(f"{why} needs {item}: set {KEYS}/{item} to the path of a PEM file")
         return found
 
     def _from_text(self, name: str, text: str) -> Pem:
@@ -181,9 +204,19 @@ class TlsSettings:
             self.fail(f"{roots.source} has no certificate: give a PEM file with CERTIFICATE")
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
+    def own_pair(self, side: str) -> tuple[Pem, Pem]:
+        """Return the certificate and the private key of this side, or raise LinkError."""
+        why = {
+            "listen": f"listening on {self._kind}",
+            "connect": f"connecting over {self._kind} with enable_mtls",
+        }[side]
+        return (
+            self.require(f"{side}_certificate", why),
+            self.require(f"{side}_private_key", why),
+        )
+
     def _present(self, context: ssl.SSLContext, side: str) -> None:
-        certificate = self.require(f"{side}_certificate", f"a TLS {side}")
-        key = self.require(f"{side}_private_key", f"a TLS {side}")
+        certificate, key = self.own_pair(side)
 
         def password() -> NoReturn:  # Without it OpenSSL would prompt on the terminal.
             self.fail(f"{key.source} is encrypted: give a private key without a password")
@@ -280,7 +313,9 @@ class TlsLink(LayeredLink):
         except ssl.SSLError as error:
             with suppress(LinkError):
                 self._carry()  # The alert that tells the peer the reason.
-            raise LinkError(f"{self.remote}: TLS handshake failed: {_explain(error)}") from None
+            raise LinkError(
+                f"{self.remote}: TLS handshake failed: {self._explain(error)}"
+            ) from None
         self._identify()
         self._readable = self._incoming.pending > 0
         self._secured = True
@@ -329,7 +364,7 @@ class TlsLink(LayeredLink):
         except ssl.SSLWantReadError:
             self._readable = False
         except ssl.SSLError as error:
-            raise LinkError(f"{self.remote}: {_explain(error)}") from None
+            raise LinkError(f"{self.remote}: {self._explain(error)}") from None
 
     @property
     def more(self) -> bool:
@@ -343,9 +378,12 @@ class TlsLink(LayeredLink):
             try:
                 taken = self._tls.write(memoryview(data)[:UNSENT_BYTES])
             except ssl.SSLError as error:
-                raise LinkError(f"{self.remote}: {_explain(error)}") from None
+                raise LinkError(f"{self.remote}: {self._explain(error)}") from None
             self._carry()
             return taken
+
+    def _explain(self, error: ssl.SSLError) -> str:
+        return _explain(error, connects=not self._tls.server_side)
 
     def _take_written(self) -> bytes:
         return self._outgoing.read()
@@ -377,15 +415,29 @@ def _common_name(certificate: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _explain(error: ssl.SSLError) -> str:
-    """Return the cause of an error without OpenSSL's codes."""
+def _explain(error: ssl.SSLError, connects: bool) -> str:
+    """Return the cause of an error without OpenSSL's codes, and the keys that help."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is refused: {error.verify_message.rstrip('.')}"
+        advice = NO_AUTHORITY_ADVICE if connects and error.verify_code in NO_AUTHORITY else ""
+        return f"its certificate is refused: {error.verify_message.rstrip('.')}{advice}"
     reason = error.reason or type(error).__name__
     alert = reason.partition(ALERT)[2]
     if alert:
-        return f"it refused this side: {_to_words(alert)}"
+        return explain_alert(_to_words(alert), connects)
     return CAUSES.get(reason) or _to_words(reason)
+
+
+def explain_alert(alert: str, connects: bool, reason: str = "") -> str:
+    """Return what the peer's alert says, or the `reason` beside it, and the keys that help."""
+    text = f"it refused this side: {reason or alert}"
+    if alert not in CERTIFICATE_ALERTS:
+        return text
+    if not connects:
+        return f"{text} (it needs the authority of {KEYS}/listen_certificate in its own {ROOTS})"
+    return (
+        f"{text} (set {KEYS}/enable_mtls to true, connect_certificate and connect_private_key to "
+        f"those of a client, whose authority that node has in its {ROOTS})"
+    )
 
 
 def _to_words(reason: str) -> str:

@@ -28,6 +28,7 @@ from zenlake.link.base import Listener, TransportLink
 from zenlake.link.multicast import MulticastLink
 from zenlake.link.options import LinkOptions
 from zenlake.routing.policy import policy_for
+from zenlake.runtime.connector import Connector, Done, GroupConnector
 from zenlake.runtime.discovery import Discovery, DiscoveryConfig
 from zenlake.runtime.group import Group
 from zenlake.runtime.multilink_session import MultiLinkSession
@@ -60,6 +61,7 @@ ACCEPT_PAUSE = 0.1  # Seconds without accepting, when no file descriptors are le
 GRACE_SECONDS = 2.0  # Age from which on the oldest handshake is ended to make room for another.
 CLOSE_SECONDS = 5.0  # Time for all sessions together to end, when a node closes.
 LOG_SECONDS = 1.0  # Interval between two log lines about one kind of refusal.
+NEIGHBOUR_LINES = 100  # Lines about sessions closed for a limit, in that interval.
 CLOSE_REASONS = frozenset(CloseReason)
 
 
@@ -115,10 +117,6 @@ class NodeConfig:
         return self.limits.seconds if self.open_seconds is None else self.open_seconds
 
 
-Done = Callable[[TransportSession | ZError], None]
-"Called on the I/O thread with the open session, or with the reason why there is none."
-
-
 class Node:
     """Listens, connects and keeps sessions. Use as a context manager, or start() and close()."""
 
@@ -161,6 +159,8 @@ class Node:
         "Handshakes that this node began."
         self._next_in_line: dict[Listener, TransportLink] = {}
         "Links for whose handshake there is no room yet; their listeners accept nothing else."
+        self._busy_listeners: set[Listener] = set()
+        "Listeners that are not watched until their link is closed."
         self._room_timer: Timer | None = None
         self._connectors: dict[tuple[EndPoint, ...], Connector] = {}
         self._to_flush: list[SendingSession] = []
@@ -173,7 +173,7 @@ class Node:
         self._started = False
         self._stopped = False
         self._closing = False
-        self._logged: dict[str, float] = {}
+        self._logged: dict[str, tuple[float, int]] = {}
 
     # ---- on any thread
 
@@ -253,12 +253,16 @@ class Node:
             self._join_configured(listener)
             return ()
         self._listeners.append(listener)
+        listener.on_idle = lambda: self.reactor.call_soon(lambda: self._on_idle(listener))
         self.reactor.call_soon(lambda: self._watch_listener(listener))
         return listener.locators
 
     def _watch_listener(self, listener: Listener) -> None:
         if self._closing:
             listener.close()
+            return
+        if listener.busy:
+            self._busy_listeners.add(listener)
             return
         try:
             self.reactor.watch(
@@ -346,7 +350,7 @@ class Node:
         expect: WireZenohId | None = None,
         policy: RetryPolicy | None = None,
         done: Done | None = None,
-    ) -> "Connector":
+    ) -> Connector:
         """Keep a session with the first of `endpoints` that answers; connect again when it ends.
 
         `done` is called once, on the I/O thread: with the first session, or with the last error
@@ -359,6 +363,20 @@ class Node:
             connector = Connector(self, at, policy or self.config.retry, expect, done)
             self._connectors[at] = connector
             self.reactor.call_soon(connector.attempt)
+        return connector
+
+    def keep_linked(
+        self, groups: Sequence[Sequence[EndPoint]], policy: RetryPolicy, done: Done
+    ) -> GroupConnector:
+        """Keep a session with one node: the first that an endpoint leads to. The other endpoints
+        of its group lead to that node too, and become further links of the session.
+
+        `done` is called once, on the I/O thread: with the session, once the whole group is linked
+        (with a policy of one attempt: tried), or with the error why it is not.
+        """
+        connector = GroupConnector(self, groups, policy, done)
+        self._connectors[connector.endpoints] = connector
+        self.reactor.call_soon(connector.attempt)
         return connector
 
     def join(self, link: MulticastLink, offer: GroupOffer, handler: NodeHandler) -> Group:
@@ -451,14 +469,24 @@ class Node:
             self._admit_link(listener, link)
         else:  # Links may wait inside the listener (UDP), where the reactor cannot see them.
             self.reactor.call_soon(lambda: self._accept_more(listener))
+        if listener.busy and listener not in self._next_in_line:
+            self.reactor.forget(listener)
+            self._busy_listeners.add(listener)
         for session in self._accepted:  # Datagrams may have arrived before their link.
             if session.link.more:
                 session.read_more()
+
+    def _on_idle(self, listener: Listener) -> None:
+        """Watch a listener again whose link is closed."""
+        if listener in self._busy_listeners and not listener.busy:
+            self._busy_listeners.discard(listener)
+            self._watch_listener(listener)
 
     def _drop_listener(self, listener: Listener, error: LinkError) -> None:
         log.error("a listener broke: %s", error)
         self.reactor.forget(listener)
         self._listeners.remove(listener)
+        self._busy_listeners.discard(listener)
         listener.close()
         link = self._next_in_line.pop(listener, None)
         if link is not None:
@@ -804,18 +832,22 @@ class Node:
     def _report_closed(self, session: TransportSession, end: SessionEnded) -> None:
         who = session.zid, session.link.remote
         if isinstance(end, NeighbourLimit):
-            self.log_limited("neighbour", "closed the session with %s (%s): %s", *who, end)
+            text = "closed the session with %s (%s): %s"
+            self.log_limited("neighbour", text, *who, end, lines=NEIGHBOUR_LINES)
         else:
             log.info("session with %s (%s) ended: %s", *who, end)
         if self._discovery is not None:
             self._discovery.closed(session)
         guard(self.handler.closed, session, end)
 
-    def log_limited(self, kind: str, text: str, *values: object) -> None:
-        """Log at most one line per LOG_SECONDS and kind: many peers must not fill the log."""
+    def log_limited(self, kind: str, text: str, *values: object, lines: int = 1) -> None:
+        """Log at most `lines` per LOG_SECONDS and kind: many peers must not fill the log."""
         now = self.reactor.now()
-        if now - self._logged.get(kind, -LOG_SECONDS) >= LOG_SECONDS:
-            self._logged[kind] = now
+        began, logged = self._logged.get(kind, (now, 0))
+        if now - began >= LOG_SECONDS:
+            began, logged = now, 0
+        self._logged[kind] = began, logged + 1
+        if logged < lines:
             log.warning(text, *values)
 
     def _close(self, over: Callable[[], None]) -> None:
@@ -828,6 +860,7 @@ class Node:
             self.reactor.forget(listener)
             listener.close()
         self._listeners.clear()
+        self._busy_listeners.clear()
         for link in self._next_in_line.values():
             link.close()
         self._next_in_line.clear()
@@ -860,75 +893,3 @@ def _no_descriptors(listener: Listener) -> bool:
     except OSError as error:
         return error.errno in (errno.EMFILE, errno.ENFILE)
     return False
-
-
-class Connector:
-    """Keeps a node connected to the first of its endpoints that answers."""
-
-    def __init__(
-        self,
-        node: Node,
-        endpoints: tuple[EndPoint, ...],
-        policy: RetryPolicy,
-        expect: WireZenohId | None,
-        done: Done | None = None,
-    ) -> None:
-        self.session: TransportSession | None = None
-        self.last_error: ZError | None = None
-        self.attempts = 0
-        self._node = node
-        self._endpoints = endpoints
-        self._tried = 0
-        "Endpoints that failed since the last session or wait."
-        self._expect = expect
-        self._report = done
-        self.stopped = False
-        if len(endpoints) == 1:
-            policy = RetryPolicy.from_config(endpoints[0].config, policy)
-        self._retry = Retry(policy, node.reactor.now())
-
-    def stop(self) -> None:
-        """Do not connect again; an open session stays."""
-        self.stopped = True
-
-    def attempt(self) -> None:
-        if not self.stopped:
-            self.attempts += 1
-            endpoint = self._endpoints[self._tried]
-            self._node.connect_soon(endpoint, self._done, expect=self._expect)
-
-    def _done(self, found: TransportSession | ZError) -> None:
-        now = self._node.reactor.now()
-        if isinstance(found, TransportSession):
-            self.session = found.whole
-            self.last_error = None
-            self._tried = 0
-            self._retry.succeeded(now)
-            found.on_end.append(self._lost)
-            self._tell(found.whole)
-        else:
-            self.last_error = found
-            log.info("%s: no session: %s", self._endpoints[self._tried].locator, found)
-            self._tried = (self._tried + 1) % len(self._endpoints)
-            if self._tried:
-                self.attempt()
-            else:
-                self._again(self._retry.failed(now))
-            if self.stopped:
-                self._tell(found)
-
-    def _tell(self, found: TransportSession | ZError) -> None:
-        report, self._report = self._report, None
-        if report is not None:
-            report(found)
-
-    def _lost(self, end: SessionEnded) -> None:
-        self.session = None
-        self.last_error = end
-        self._again(self._retry.lost(self._node.reactor.now()))
-
-    def _again(self, when: float | None) -> None:
-        if when is None:
-            self.stop()  # The policy gives up; keep_connected() makes a new connector.
-        elif not self.stopped:
-            self._node.reactor.call_at(when, self.attempt)

@@ -96,7 +96,7 @@ class TransportSession(SendingSession):
                 self._reactor.call_soon(lambda: self._on_work(True, False))
             else:
                 self._reactor.watch(link, self._on_ready, read=True, write=True)
-        except LinkError as error:
+        except (OSError, KeyError, ValueError) as error:  # The poller's refusals.
             self._watching = (False, False)
             end = SessionRefused(f"{link.remote}: {error}", CloseReason.GENERIC)
             self._reactor.call_soon(lambda: self._end(end))

@@ -4,7 +4,7 @@
 2): nodes of other versions are reached over the network.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zenlake.shm.layout import (
     AllocAlignment,
@@ -33,10 +33,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Load what needs NumPy on first use."""
-    if name in ("ShmProvider", "ZShm", "ZShmMut"):
-        from zenlake.shm import provider
+if not TYPE_CHECKING:  # Checkers know the names from above, and that there are no others.
 
-        return getattr(provider, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        """Load what needs NumPy on first use."""
+        if name in ("ShmProvider", "ZShm", "ZShmMut"):
+            from zenlake.shm import provider
+
+            return getattr(provider, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

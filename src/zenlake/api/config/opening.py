@@ -26,6 +26,7 @@ from zenlake.link.base import Listener, TransportLink
 from zenlake.link.multicast import MulticastLink
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.link.sockets import names_group
+from zenlake.runtime.connector import Connector, Done
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.transport_session import TransportSession
@@ -71,7 +72,13 @@ class SessionSettings:
     listen: tuple[EndPoint, ...]
     listen_retry: RetryPolicy
     "Retries of listening; timeout None: for ever, 0: one attempt."
-    connect: tuple[EndPoint, ...]
+    connect_groups: tuple[tuple[EndPoint, ...], ...]
+    "Endpoints of each entry of `connect/endpoints`; a client links all of one group."
+
+    @property
+    def connect(self) -> tuple[EndPoint, ...]:
+        """Endpoints to connect to, of all groups."""
+        return tuple(endpoint for group in self.connect_groups for endpoint in group)
 
     def get(self, key: str) -> Any:
         """Return what `key` means for the role of this node."""
@@ -93,28 +100,39 @@ def read_settings(config: Config) -> SessionSettings:
     _warn_of_ignored_keys(config)
     own = get("id")
     zid = WireZenohId.parse(own) if own else WireZenohId(secrets.token_bytes(MAX_BYTES))
-    connect = tuple(
-        EndPoint(text)
-        for entry in get("connect/endpoints")
-        for text in ([entry] if isinstance(entry, str) else entry["locators"])
-    )
+    groups = tuple(_connect_groups(get))
     return SessionSettings(
         config=config,
-        node=_node_config(get, role, zid, has_endpoints=bool(connect)),
+        node=_node_config(get, role, zid, has_endpoints=bool(groups)),
         network=_network(get),
         listen=tuple(EndPoint(text) for text in get("listen/endpoints")),
         listen_retry=_retry(get, "listen", role),
-        connect=connect,
+        connect_groups=groups,
     )
 
 
 Get = Callable[[str], Any]
 
 
+def _connect_groups(get: Get) -> Iterator[tuple[EndPoint, ...]]:
+    """Yield the endpoints of each entry of `connect/endpoints`: one, or those of a group."""
+    for entry in get("connect/endpoints"):
+        if isinstance(entry, str):
+            yield (EndPoint(entry),)
+            continue
+        if entry["strategy"] == "oneOf":
+            log.warning("configuration: connect/endpoints: strategy oneOf is taken as allOf")
+        yield tuple(EndPoint(text) for text in entry["locators"])
+
+
 def _refuse_keys_not_implemented(config: Config) -> None:
     """Raise one error about all keys that would change what the session does, and have no effect
     here."""
-    harms = {key: KEYS[key].refused for key, _ in changes(config) if KEYS[key].refused}
+    harms = {
+        key: KEYS[key].refused
+        for key, value in changes(config)
+        if KEYS[key].refused and value != AS_IF_UNSET.get(key)
+    }
     for name, plugin in for_mode(config, "plugins", WireWhatAmI.PEER).items():
         if isinstance(plugin, dict) and plugin.get(REQUIRED_PLUGIN):
             harms[f"plugins/{name}/{REQUIRED_PLUGIN}"] = "the plugin would be missing"
@@ -125,7 +143,7 @@ def _refuse_keys_not_implemented(config: Config) -> None:
 
 def _warn_of_ignored_keys(config: Config) -> None:
     for key, value in changes(config):
-        if KEYS[key].ignored and value not in (KEYS[key].unset, AS_IF_UNSET.get(key)):
+        if KEYS[key].ignored and value != KEYS[key].unset:
             ignored_keys_log.warning("configuration: %s has no effect here", key)
 
 
@@ -237,17 +255,28 @@ def _authenticators(get: Get) -> Iterator[Authenticator]:
     if user is not None or file is not None:
         dictionary = None if file is None else read_dictionary(Path(file))
         yield UserPassword(user, password, dictionary)
-    key: str | Path | None = get("transport/auth/pubkey/private_key_pem")
-    if key is None and (named := get("transport/auth/pubkey/private_key_file")) is not None:
-        key = Path(named)
+    private, public = (_key_source(get, kind) for kind in ("private_key", "public_key"))
     known = get("transport/auth/pubkey/known_keys_file")
-    if key is not None:
+    if private is not None:
         # Imported late: cryptography takes long to load.
         from zenlake.transport.pubkey import PublicKey
 
-        yield PublicKey(key, [] if known is None else [Path(known)])
-    elif any(get(f"transport/auth/pubkey/public_key_{form}") for form in ("pem", "file")):
-        raise ZError("transport/auth/pubkey: a public key alone proves nothing: give a private_key")
+        key = PublicKey(private, [] if known is None else [Path(known)])
+        if public is not None:
+            key.check_public(public)
+        yield key
+    elif public is not None or known is not None:
+        raise ZError(
+            "transport/auth/pubkey: a public key or known keys alone prove nothing: give a "
+            "private_key_pem or private_key_file too"
+        )
+
+
+def _key_source(get: Get, kind: str) -> str | Path | None:
+    """Return the PEM text of a key, or the file that holds it; None: neither is configured."""
+    text: str | None = get(f"transport/auth/pubkey/{kind}_pem")
+    file = get(f"transport/auth/pubkey/{kind}_file")
+    return Path(file) if text is None and file is not None else text
 
 
 def _tls(get: Get) -> TlsOptions:
@@ -433,9 +462,15 @@ def open_node(
 
 
 def _open_client(node: Node, settings: SessionSettings) -> None:
-    if settings.connect:
-        timeout = settings.node.retry.timeout
-        found = _first_outcome(node, settings.connect, settings.node.retry, timeout or None)
+    if settings.connect_groups:
+        policy = settings.node.retry
+        timeout = policy.timeout
+        found: TransportSession | ZError | None = LinkError("the groups name no locator")
+        if settings.connect:
+            found = _first_outcome(
+                lambda done: node.keep_linked(settings.connect_groups, policy, done),
+                timeout or None,
+            )
         if not isinstance(found, TransportSession):
             raise _connect_error(settings, found, late=bool(timeout)) from found
     elif not settings.get("scouting/multicast/enabled"):
@@ -478,13 +513,17 @@ def _connect(
     _check_no_group(endpoint)
     policy = settings.node.retry
     must = must_succeed(endpoint, settings.get("connect/exit_on_failure"))
+
+    def connect(policy: RetryPolicy) -> Callable[[Done], Connector]:
+        return lambda done: node.keep_connected(endpoint, policy=policy, done=done)
+
     if policy.timeout == 0 or policy.first == 0:
-        found = _first_outcome(node, [endpoint], replace(policy, timeout=0), None)
+        found = _first_outcome(connect(replace(policy, timeout=0)), None)
         if isinstance(found, ZError) and must:
             raise found
     elif must:
         left = None if policy.timeout is None else began + policy.timeout - time.monotonic()
-        found = _first_outcome(node, [endpoint], replace(policy, timeout=None), left)
+        found = _first_outcome(connect(replace(policy, timeout=None)), left)
         if not isinstance(found, TransportSession):
             error = found or ZError(f"{endpoint.locator}: no answer in time")
             raise _connect_error(settings, error, late=True) from error
@@ -494,11 +533,11 @@ def _connect(
 
 
 def _first_outcome(
-    node: Node, endpoints: Sequence[EndPoint], policy: RetryPolicy, seconds: float | None
+    connect: Callable[[Done], Connector], seconds: float | None
 ) -> TransportSession | ZError | None:
     """Connect and wait; return the session or the last error, None: nothing in time."""
     outcome: SimpleQueue[TransportSession | ZError] = SimpleQueue()
-    connector = node.keep_connected(*endpoints, policy=policy, done=outcome.put)
+    connector = connect(outcome.put)
     try:
         return outcome.get(timeout=None if seconds is None else max(0.0, seconds))
     except Empty:
@@ -579,6 +618,15 @@ def _connect_error(settings: SessionSettings, last: ZError | None, *, late: bool
     text = f"Unable to connect to any of [{entries}]{'. Timeout!' if late else '!'}"
     if last is not None:
         text += f" The last one: {last}."
-    if isinstance(last, SessionRefused) and last.by_peer and last.reason == CloseReason.GENERIC:
+    if isinstance(last, SessionRefused) and _says_no_more(last):
         text += " The node refused: it may want user and password (transport/auth)."
     return ZError(text)
+
+
+def _says_no_more(end: SessionRefused) -> bool:
+    """Return whether the peer ended the handshake with a CLOSE that has no special reason.
+
+    The end of a link below it, such as that of a TLS handshake, has its own cause.
+    """
+    broken = isinstance(end.__cause__, LinkError)
+    return end.by_peer and end.reason == CloseReason.GENERIC and not broken

@@ -37,6 +37,7 @@ log = logging.getLogger("zenlake.scouting")
 
 ANY_ROLE = WhatAmIMatcher("router|peer|client")
 READS_PER_TURN = 32  # Answers read before the thread looks again whether to ask or to stop.
+IDLE_SECONDS = 3600.0  # Interval at which a thread without a group looks whether to stop.
 STOP_SECONDS = 5.0  # Upper bound on waiting for the thread, and for a callback, to end.
 
 H = TypeVar("H")
@@ -101,7 +102,10 @@ class Scout(Receiver[H]):
 class ScoutThread:
     """Thread that asks and receives. It does not refer to its Scout, so that one can be dropped."""
 
-    def __init__(self, link: multicast.MulticastLink, what: wire.WireWhatAmI, sink: Sink[Hello]):
+    def __init__(
+        self, link: multicast.MulticastLink | None, what: wire.WireWhatAmI, sink: Sink[Hello]
+    ) -> None:
+        """`link`: None on a host without multicast, where the thread waits until it is stopped."""
         self._link = link
         self._sink = sink
         self._scouter = Scouter(what, time.monotonic())
@@ -127,34 +131,38 @@ class ScoutThread:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._turn()
+                if self._link is None:
+                    wait_readable([self._waker], IDLE_SECONDS)
+                else:
+                    self._turn(self._link)
         except LinkError as error:
             log.error("scouting ends: %s", error)
         finally:
             with self._lock:
                 self._stopping = True
                 self._waker.close()
-            self._link.close()
+            if self._link is not None:
+                self._link.close()
             self._sink.close()
 
-    def _turn(self) -> None:
+    def _turn(self, link: multicast.MulticastLink) -> None:
         now = time.monotonic()
         datagram = self._scouter.datagram(now)
         if datagram is not None:
-            self._ask(datagram)
+            self._ask(link, datagram)
         wait = max(0.0, self._scouter.deadline - now)
-        wait_readable([self._link.unicast, self._waker], wait)
+        wait_readable([link.unicast, self._waker], wait)
         for _ in range(READS_PER_TURN):
-            received = self._link.receive_unicast()
+            received = link.receive_unicast()
             if received is None or self._stopping:
                 return
             heard = self._scouter.read_hello(received[0])
             if heard is not None and not self._sink.push([Hello.of(heard)], 1):
                 self._sink.wait_room()
 
-    def _ask(self, datagram: bytes) -> None:
+    def _ask(self, link: multicast.MulticastLink, datagram: bytes) -> None:
         try:
-            self._link.send(datagram)
+            link.send(datagram)
         except LinkError as error:  # No route at the moment; the next datagram may get through.
             log.debug("scouting: %s", error)
 
@@ -184,7 +192,8 @@ def scout(
 ) -> Scout[Any]:
     """Look for nodes in the scouting group of `config`; each answer is a Hello.
 
-    ZError: the group cannot be joined.
+    ZError: the group cannot be joined, such as on an interface that does not exist. On a host
+    where no interface does multicast, and none is named, it finds nothing; a warning says so.
     """
     matcher = _matcher(what)
     if config is None:
@@ -194,7 +203,11 @@ def scout(
     role = wire.WireWhatAmI.PEER
     group = EndPoint(scouting_group(lambda key: for_mode(config, key, role)))
     sink, shown, _ = make_sink(handler, "zenlake scout callback")
-    link = multicast.join(group, LinkOptions())
+    link = None
+    try:
+        link = multicast.join(group, LinkOptions())
+    except multicast.NoMulticast as error:
+        log.warning("scouting finds nothing: %s (scouting/multicast/interface)", error)
     return make(Scout, sink, shown, ScoutThread(link, wire.WireWhatAmI(matcher.mask), sink))
 
 

@@ -27,7 +27,7 @@ ROOM_SECONDS = 0.05  # Longest wait for room on the link before the query is loo
 
 
 class BatchAnswer(NamedTuple):
-    """What became of the rows of a batch."""
+    """Outcome of a batch of replies."""
 
     rows: int
     "Rows that were answered with: all, unless the query ended first."
