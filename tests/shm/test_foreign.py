@@ -124,6 +124,34 @@ def test_a_buffer_that_was_taken_back_is_not_read(
     assert memory.holds.count == 0
 
 
+def test_a_payload_above_the_limit_is_not_copied(
+    arena: Arena, memory: ForeignMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = shared(arena)
+    with pytest.raises(ShmError, match="5000 bytes in shared memory is not copied"):
+        memory.copy(pointer_to(buffer), limit=4999)
+    assert buffer.header.references == 0
+    buffer.fill(DATA)
+    assert memory.copy(pointer_to(buffer), limit=5000) == DATA
+
+
+class Exhausted:
+    """Memory that cannot be copied."""
+
+    def __getitem__(self, at: object) -> bytes:
+        raise MemoryError
+
+
+def test_a_payload_that_no_memory_is_left_for_is_given_back(
+    arena: Arena, memory: ForeignMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = shared(arena)
+    monkeypatch.setattr(memory.segment(arena.segment.number), "map", Exhausted())
+    with pytest.raises(ShmError, match="if memory is short"):
+        memory.copy(pointer_to(buffer))
+    assert buffer.header.references == 0
+
+
 # ---- headers
 
 

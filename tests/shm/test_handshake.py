@@ -114,7 +114,7 @@ def resized(size: int) -> Callable[[Segment], None]:
 BAD: dict[str, tuple[Callable[[Segment], object], str]] = {
     "an earlier version": (other_head(version=1), "is of version 1, this is 2"),
     "a later version": (other_head(version=3), "is of version 3, this is 2"),
-    "too many protocols": (other_head(count=257), "is of version"),
+    "too many protocols": (other_head(count=257), "has 257 protocols, more than 256"),
     "longer": (resized(SEGMENT_BYTES + 4096), "another Zenoh version"),
     "empty": (resized(0), "another Zenoh version"),
     "gone": (lambda segment: segment_module._path(segment.number).unlink(), "No such file"),

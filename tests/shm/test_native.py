@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.processes import call_command, python_environment
 from tests.support.shared_memory import BITS, COUNTED, change
+from tests.support.waiting import until
 from zenlake.shm import native
 from zenlake.shm.native import INVALIDATED, REUSED, VALID
 from zenlake.shm.segment import Segment
@@ -96,6 +97,25 @@ def test_each_function_returns_the_value_before() -> None:
     assert functions.set_bits(at, 1 << 63 | 1) == 0
     assert functions.clear_bits(at, 1) == 1 << 63 | 1
     assert word.value == 1 << 63
+
+
+def test_the_loop_that_confirms_lingers_for_some_rounds_unless_it_is_stopped() -> None:
+    confirm = native.load().confirm
+    bits, watchdogs = (ctypes.c_uint64 * 2)(0, 1 << 3), (ctypes.c_uint64 * 2)()
+    table = (ctypes.c_int64 * 3)(-1, ctypes.addressof(watchdogs), ctypes.addressof(bits))
+    confirm(ctypes.addressof(table), 2, 0, 5)
+    assert watchdogs[1] == 0
+    table[0] = 1
+    thread = threading.Thread(target=confirm, args=(ctypes.addressof(table), 2, 1000, 1 << 30))
+    thread.start()
+    until(lambda: watchdogs[1] == 1 << 3)
+    bits[1] = watchdogs[1] = 0
+    bits[0] = 1  # A bit that comes while the loop lingers.
+    until(lambda: watchdogs[0] == 1)
+    table[0] = -1
+    thread.join()
+    table[0], bits[0] = 1, 0
+    confirm(ctypes.addressof(table), 2, 0, 5)  # Ends by itself.
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tests.support import strategies as s
 from tests.support.shared_memory import small_arena
 from tests.support.waiting import until
+from zenlake.api.values.zbytes import ZBytes, payload_bytes
+from zenlake.shm import holds, pointers
 from zenlake.shm.arena import Arena, SharedBuffer
 from zenlake.shm.foreign import ForeignMemory
 from zenlake.shm.pointers import MAX_COPIED_BYTES, MAX_MESSAGES, PointerReader, SharedPuts
@@ -196,18 +198,79 @@ def test_a_view_outlives_the_other_payloads(arena: Arena, memory: ForeignMemory)
 
 
 def test_a_payload_that_is_looked_at_too_late_costs_no_reference(
-    arena: Arena, memory: ForeignMemory
+    arena: Arena, memory: ForeignMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = shared(arena, 1)
     puts = read(memory, with_pointer(Push(KEY, Put()), buffer))
     assert puts is not None
     held = puts.hold()
     buffer.header.next_generation()  # The owner uses it for something else, with one reference.
-    with pytest.raises(ShmError, match="ZENLAKE_SHM_COPY=1"):
-        held.payload(0)
-    del held
+    monkeypatch.setattr(holds, "LEAVE_SECONDS", 0)
+    found = ZBytes.of(held.payload(0))
+    shared_memory = found.as_shm()
+    assert shared_memory is not None
+    assert not shared_memory.is_valid()
+    for read_it in (ZBytes.to_bytes, ZBytes.to_string, bytes, hash):
+        with pytest.raises(ShmError, match=r"used the shared memory again.*ZENLAKE_SHM_COPY=1"):
+            read_it(found)
+    with pytest.raises(ShmError, match="used the shared memory again"):
+        bytes(shared_memory)
+    with pytest.raises(ShmError, match="used the shared memory again"):
+        payload_bytes(found)
+    del held, found, shared_memory, read_it
     assert buffer.header.references == 1
+    assert memory.holds.count == 0
     arena.native.add(buffer.header_address, -1)
+
+
+@pytest.mark.parametrize("sizes", [(SIZE, 5000, SIZE, 6000), (5000,), (SIZE, SIZE)])
+def test_payloads_above_the_limit_are_not_copied(
+    arena: Arena, memory: ForeignMemory, sizes: tuple[int, ...]
+) -> None:
+    buffers = [shared(arena, number, size) for number, size in enumerate(sizes)]
+    puts = read(memory, b"".join(map(with_pointer, [Push(KEY, Put())] * 4, buffers, sizes)))
+    assert puts is not None
+    parts = list(puts._replace(limit=SIZE).copy())
+    small = [number for number, size in enumerate(sizes) if size == SIZE]
+    assert sum(part.lost for part in parts) == len(sizes) - len(small)
+    bodies = [push.body for part in parts for push in decoded(part.data)]
+    assert bodies == [Put(payload(number)) for number in small]
+    assert not any(buffer.header.references for buffer in buffers)
+
+
+def test_payloads_that_no_memory_is_left_for_are_not_copied(
+    arena: Arena, memory: ForeignMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    buffers = [shared(arena, number) for number in range(3)]
+    puts = read(memory, b"".join(with_pointer(Push(KEY, Put()), buffer) for buffer in buffers))
+    assert puts is not None
+    monkeypatch.setattr(pointers, "_bytes_of_size", fail)
+    assert [tuple(part) for part in puts.copy()] == [(b"", 3)]
+    assert not any(buffer.header.references for buffer in buffers)
+
+
+def test_all_references_are_given_back_when_the_process_ends(
+    arena: Arena, memory: ForeignMemory
+) -> None:
+    ending = ForeignMemory()
+    buffers = [shared(arena, number) for number in range(4)]
+    data = b"".join(with_pointer(Push(KEY, Put()), buffer) for buffer in buffers)
+    puts = read(ending, data)
+    assert puts is not None
+    held = puts.hold()
+    view = held.payload(1)
+    buffers[2].header.next_generation()
+    ending.holds.end()
+    assert [buffer.header.references for buffer in buffers] == [0, 0, 1, 0]
+    del held, view, puts
+    gc.collect()
+    assert [buffer.header.references for buffer in buffers] == [0, 0, 1, 0]
+    arena.native.add(buffers[2].header_address, -1)
+    until(lambda: ending.holds._thread, lambda thread: thread is None)
+    ending.drop_unheld()
 
 
 def test_segments_come_and_go_while_others_are_held(arena: Arena, memory: ForeignMemory) -> None:

@@ -234,7 +234,7 @@ class Arena:
                 buffer = self._busy.popleft()
                 forced = bool(left) and not buffer.owned
                 if forced or self._is_stale(buffer, now):
-                    buffer.header.invalidate()
+                    buffer.header.take_back()
                     self._set_free(buffer)
                     largest = max(largest, buffer.capacity)
                     if forced and left:

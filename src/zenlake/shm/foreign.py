@@ -10,12 +10,14 @@ from typing import NamedTuple
 from zenlake.errors import DecodeError
 from zenlake.shm import native
 from zenlake.shm.headers import HEADERS, POSIX, SEGMENT_BYTES, HeaderTable
-from zenlake.shm.holds import MAX_TABLES, Holds
+from zenlake.shm.holds import MAX_TABLES, Holds, ReceivedBuffer
 from zenlake.shm.native import INVALIDATED, VALID
 from zenlake.shm.segment import Segment, ShmError
+from zenlake.transport.fragments import MAX_MESSAGE_BYTES
 from zenlake.wire.cursor import U16, U32, ByteReader
 
 MAX_DATA_SEGMENTS = 4096  # Data segments of other processes that are mapped at once.
+MAX_COPIED_PAYLOAD = MAX_MESSAGE_BYTES  # Bytes of a payload that is copied: as over the network.
 
 
 class Pointer(NamedTuple):
@@ -117,16 +119,30 @@ class ForeignMemory:
             )
         return table, segment, offset
 
-    def copy(self, pointer: Pointer) -> bytes:
-        """Return the payload, and give the reference to it back at once."""
+    def copy(self, pointer: Pointer, limit: int = MAX_COPIED_PAYLOAD) -> bytes:
+        """Return the payload, and give the reference to it back at once. ShmError: it is gone, or
+        has more than `limit` bytes."""
         table, segment, offset = self.locate(pointer)
         header, (word, bit) = table.header(pointer.header), table.watchdog(pointer.header)
         functions = native.load()
+        if pointer.size > limit:
+            functions.finish(header, pointer.generation)
+            raise too_large(pointer.size, limit)
         found = functions.hold(header, pointer.generation, word, bit)
-        data = segment.map[offset : offset + pointer.size] if found == VALID else b""
-        after = functions.finish(header, pointer.generation)
-        if found or after:
-            raise stale(found or after)
+        data, after = b"", found
+        try:
+            if found == VALID:
+                data = segment.map[offset : offset + pointer.size]
+        except MemoryError:
+            raise too_large(pointer.size, limit) from None
+        finally:
+            after = functions.finish(header, pointer.generation)
+        if found:
+            raise stale(found)
+        if after:
+            buffer = ReceivedBuffer(table, pointer.header, pointer.generation, segment, offset)
+            if not buffer.is_intact:
+                raise stale(after)
         return data
 
     def view(self, pointer: Pointer) -> memoryview:
@@ -140,10 +156,18 @@ class ForeignMemory:
         if found != VALID:
             functions.finish(header, pointer.generation)
             raise stale(found)
-        lease = ReceivedLease(self.holds, table, pointer.header, pointer.generation, segment)
+        index, generation = pointer.header, pointer.generation
+        lease = ReceivedLease(self.holds, table, index, generation, segment, offset)
         return view_of(segment, offset, pointer.size, lease, writable=False)
 
 
 def stale(verdict: int) -> ShmError:
     what = "was taken back by its owner" if verdict == INVALIDATED else "has been used again"
     return ShmError(f"a buffer in shared memory {what} before it was read")
+
+
+def too_large(size: int, limit: int) -> ShmError:
+    return ShmError(
+        f"a payload of {size} bytes in shared memory is not copied: the limit is {limit}, or less "
+        "if memory is short"
+    )

@@ -113,11 +113,14 @@ class PeerSegment:
     def __init__(self, number: int) -> None:
         self._segment = Segment.open(number, size=SEGMENT_BYTES)
         used, self.challenge, version = HEAD.unpack_from(self._segment.map)
-        if version != VERSION or used > MAX_PROTOCOLS:
+        why = None
+        if version != VERSION:
+            why = f"is of version {version}, this is {VERSION}"
+        elif used > MAX_PROTOCOLS:
+            why = f"has {used} protocols, more than {MAX_PROTOCOLS}"
+        if why is not None:
             self._segment.close()
-            raise ShmError(
-                f"shared memory segment {number}: is of version {version}, this is {VERSION}"
-            )
+            raise ShmError(f"shared memory segment {number}: {why}")
         protocols = PROTOCOLS.unpack_from(self._segment.map, HEAD.size)[:used]
         self.reads_posix = POSIX in protocols
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from zenlake.shm.segment import Segment, ShmError
 
@@ -37,6 +37,15 @@ MAX_SEGMENTS = 8  # Metadata segments of this process: some 260,000 buffers in u
 
 assert HEADER.size == 32
 assert SEGMENT_BYTES == 1_310_720
+
+
+class HeaderState(NamedTuple):
+    """The fields of a header that change when the owner takes the buffer back."""
+
+    invalidated: bool
+    generation: int
+    segment: int
+    offset: int
 
 
 class HeaderTable:
@@ -70,6 +79,12 @@ class HeaderTable:
             self.segment.map, index * HEADER.size + DESCRIPTION_AT
         )
         return found
+
+    def state(self, index: int) -> "HeaderState":
+        """Return what the owner says of a buffer now."""
+        at = index * HEADER.size
+        _, invalidated, generation, _, segment, offset, _ = HEADER.unpack_from(self.segment.map, at)
+        return HeaderState(bool(invalidated), generation, segment, offset)
 
     def close(self) -> None:
         self.segment.close()
@@ -117,8 +132,16 @@ class OwnHeader:
         generation = self._cells[at] = (self._cells[at] + 1) & 0xFFFF_FFFF
         return generation
 
+    def take_back(self) -> None:
+        """Say that the buffer's memory will be used for something else, though it has readers.
+
+        A reader whose buffer is just one generation old knows that this has not happened.
+        """
+        self.invalidate()
+        self.next_generation()
+
     def invalidate(self) -> None:
-        """Say that the buffer's memory will be used for something else."""
+        """Mark the buffer as taken back."""
         self._cells[self._cell + INVALIDATED_AT // 4] = 1
 
 

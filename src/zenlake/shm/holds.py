@@ -2,18 +2,25 @@
 
 The owner of a buffer clears its watchdog bit every 100 ms, and takes the memory back if no reader
 has set the bit again. A compiled loop sets the bits, on a thread that needs no GIL: a long call of
-Python code does not lose a buffer. The thread ends when nothing is held.
+Python code does not lose a buffer. The thread is real-time where the system allows that, and ends
+when nothing was held for a while.
+
+A header says when its owner gave the memory up, but not what for: an owner that ends also does so,
+and then writes no other bytes there.
 """
 
 import ctypes
 import logging
 import os
 import threading
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from zenlake.shm import native
-from zenlake.shm.headers import HEADERS, WATCHDOG_WORDS, HeaderTable
-from zenlake.shm.segment import ShmError
+from zenlake.shm.headers import HEADERS, WATCHDOG_WORDS, HeaderState, HeaderTable
+from zenlake.shm.segment import Segment, ShmError
+from zenlake.wire.cursor import U32
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +29,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("zenlake.shm")
 
 CONFIRM_MICROSECONDS = 50_000  # Half of the interval in which Rust nodes look at the bits.
+LINGER_ROUNDS = 5
+"""Rounds without a held buffer after which the thread ends: payloads that follow each other within
+0.25 s need no new thread."""
+START_SECONDS = 1.0  # Upper bound on how long the first hold waits for the thread.
+STOP = -1  # Number of tables that makes the loop return at its next round.
+LEAVE_SECONDS = 1.0
+"""Upper bound on a wait for an owner that has dropped a buffer and may be ending: it drops its
+buffers and unmaps its segments in one go, which takes less than a millisecond."""
+LEAVE_STEP = 0.001  # Seconds between two looks.
+COPY_ADVICE = "Set ZENLAKE_SHM_COPY=1 to have payloads copied when they arrive"
 MAX_TABLES = 1024  # Metadata segments of other processes that are mapped at once.
 THREAD_NAME = "zenlake shm"
 
@@ -35,6 +52,10 @@ class _HeldTable:
         "Read by the loop while this process may write it: one bit per held buffer."
         self.counts = memoryview(bytearray(4 * HEADERS)).cast("I")
         "Holds per buffer."
+        self.generations = memoryview(bytearray(4 * HEADERS)).cast("I")
+        "Generation that each buffer was held with last."
+        self.mixed: set[int] = set()
+        "Buffers that were held with several generations at once."
         self.total = 0
         "Holds of all buffers."
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.bits))
@@ -50,25 +71,44 @@ class Holds:
         self._retired: list[tuple[HeaderTable, _HeldTable]] = []
         "Segments to be unmapped as soon as the loop cannot be reading them."
         self._thread: threading.Thread | None = None
+        self._running = threading.Event()
+        "Set when the thread is about to enter the loop."
         self._pid = os.getpid()
+        self.over = False
+        "Whether all references were given back, as this process ends."
 
-    def add(self, table: HeaderTable, index: int) -> None:
-        """Confirm a buffer from now on."""
+    def add(self, table: HeaderTable, index: int, generation: int) -> None:
+        """Confirm a buffer from now on, to which this process has one more reference."""
         with self._lock:
             held = self._tables.get(table) or self._new_table(table)
+            if held.counts[index] and held.generations[index] != generation:
+                held.mixed.add(index)
+            held.generations[index] = generation
             held.counts[index] += 1
             held.bits[index // 64] |= 1 << index % 64
             held.total += 1
             self._start()
 
-    def add_many(self, table: HeaderTable, indices: "npt.NDArray[np.int64]") -> None:
-        """Confirm buffers from now on; one may be named several times."""
+    def add_many(
+        self,
+        table: HeaderTable,
+        indices: "npt.NDArray[np.int64]",
+        generations: "npt.NDArray[np.int64]",
+    ) -> None:
+        """Confirm buffers from now on, to each of which this process has one more reference; one
+        may be named several times."""
         import numpy as np
 
         with self._lock:
             held = self._tables.get(table) or self._new_table(table)
             bits = np.frombuffer(held.bits, np.uint64)
-            np.add.at(np.frombuffer(held.counts, np.uint32), indices, 1)
+            counts = np.frombuffer(held.counts, np.uint32)
+            known = np.frombuffer(held.generations, np.uint32)
+            mixed = (counts[indices] > 0) & (known[indices] != generations)
+            if mixed.any():
+                held.mixed.update(indices[mixed].tolist())
+            known[indices] = generations
+            np.add.at(counts, indices, 1)
             np.bitwise_or.at(bits, indices >> 6, np.uint64(1) << (indices & 63).astype(np.uint64))
             held.total += len(indices)
             self._start()
@@ -76,6 +116,7 @@ class Holds:
     def _start(self) -> None:
         """Start the thread that confirms, if it does not run."""
         if self._thread is None:
+            self._running.clear()
             thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
             try:
                 thread.start()
@@ -83,6 +124,7 @@ class Holds:
                 log.exception("shared memory that is read here cannot be confirmed")
             else:
                 self._thread = thread
+                self._running.wait(START_SECONDS)  # A caller may keep the GIL for long.
 
     def remove(self, table: HeaderTable, index: int) -> None:
         """End one hold of a buffer."""
@@ -125,7 +167,7 @@ class Holds:
                 self._unmap_retired()
                 self._write_slots()
             else:
-                self._slots[0] = 0  # The loop returns at its next round, and starts again.
+                self._slots[0] = STOP  # The loop returns at its next round, and starts again.
             return True
 
     @property
@@ -148,14 +190,31 @@ class Holds:
             self._slots[2 + 2 * slot] = held.address
         self._slots[0] = len(self._tables)
 
+    def end(self) -> None:
+        """Give all references back: this process ends, and collects its views without this."""
+        with self._lock:
+            if self.over or self._pid != os.getpid():
+                return
+            self.over = True
+            functions = native.load()
+            for table, held in self._tables.items():
+                for index, count in enumerate(held.counts):
+                    generation = held.generations[index]
+                    if count and index not in held.mixed and _is(table, index, generation):
+                        functions.add(table.header(index), -count)
+                held.bits[:] = memoryview(bytes(8 * WATCHDOG_WORDS)).cast("Q")
+
     def _run(self) -> None:
+        _become_real_time()
         confirm = native.load().confirm
+        address = ctypes.addressof(self._slots)
+        self._running.set()
         while True:
-            confirm(ctypes.addressof(self._slots), WATCHDOG_WORDS, CONFIRM_MICROSECONDS)
+            confirm(address, WATCHDOG_WORDS, CONFIRM_MICROSECONDS, LINGER_ROUNDS)
             with self._lock:
                 self._unmap_retired()
                 self._write_slots()
-                if not self.count:
+                if self.over or not self.count:
                     self._thread = None
                     return
 
@@ -163,3 +222,86 @@ class Holds:
         for table, _ in self._retired:
             table.close()
         self._retired.clear()
+
+
+def _is(table: HeaderTable, index: int, generation: int) -> bool:
+    return table.state(index).generation == generation
+
+
+def _become_real_time() -> None:
+    """Run this thread before all that are not real-time, as Rust nodes do; where that is refused,
+    it stays as it is."""
+    with suppress(OSError, AttributeError):
+        lowest = os.sched_param(os.sched_get_priority_min(os.SCHED_FIFO))
+        os.sched_setscheduler(0, os.SCHED_FIFO, lowest)
+
+
+# ---- what has become of a buffer
+
+
+class ReceivedBuffer:
+    """Place of the bytes of a received buffer, and of the header that tells of changes."""
+
+    __slots__ = ("_generation", "_index", "_intact", "_offset", "_segment", "_table")
+
+    def __init__(
+        self, table: HeaderTable, index: int, generation: int, segment: Segment, offset: int
+    ) -> None:
+        self._table = table
+        self._index = index
+        self._generation = generation
+        self._segment = segment  # Kept: its mapping is the memory of views.
+        self._offset = offset
+        self._intact: bool | None = None
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the memory has the bytes that were sent."""
+        if self._intact is not None:
+            return self._intact
+        state = self._state()
+        if state.generation == self._generation and not state.invalidated:
+            return True
+        if self._is_unused(state) and self._segment.is_left() and self._is_unused(self._state()):
+            self._intact = True  # For good: the header may be used again, the memory is not.
+            return True
+        return False
+
+    def check(self) -> None:
+        """Raise ShmError if the memory was taken back; wait for an owner that is ending."""
+        state = self._state()
+        end = time.monotonic() + (LEAVE_SECONDS if self._was_dropped(state) else 0)
+        while not self.is_intact:
+            if self._intact is not None or time.monotonic() >= end:
+                self._intact = False
+                raise gone(self._state())
+            time.sleep(LEAVE_STEP)
+
+    def _state(self) -> HeaderState:
+        return self._table.state(self._index)
+
+    def _was_dropped(self, state: HeaderState) -> bool:
+        """Whether the owner has given the buffer up without taking it from its readers, as one does
+        that ends. Also what the policy Deallocate of eclipse-zenoh looks like."""
+        return not state.invalidated and state.generation == (self._generation + 1) & U32
+
+    def _is_unused(self, state: HeaderState) -> bool:
+        """Whether the memory was not used again when the header was in that state, if the owner
+        did nothing afterwards."""
+        is_same = (state.segment, state.offset) == (self._segment.number, self._offset)
+        return is_same and (state.generation == self._generation or self._was_dropped(state))
+
+
+def gone(state: HeaderState) -> ShmError:
+    """Return the error for a payload whose memory was taken back."""
+    if state.invalidated:
+        why = (
+            "its sender took the shared memory back, because this process did not confirm within "
+            "0.1 s that it reads it: it was stopped, or got no processor time"
+        )
+    else:
+        why = (
+            "its sender has used the shared memory again: it deallocated the buffer by force, or "
+            "this process was stopped for longer"
+        )
+    return ShmError(f"this payload is gone: {why}. {COPY_ADVICE}")

@@ -165,13 +165,16 @@ end:
 }
 
 ; Table: the number of entries, then the addresses of a watchdog array and of the bits, for each.
-define void @confirm(i64 %table, i64 %words, i32 %microseconds) {
+; Ends after as many rounds without a bit as `linger` says, or as soon as the number is negative.
+define void @confirm(i64 %table, i64 %words, i32 %microseconds, i32 %linger) {
 entry:
   %t = inttoptr i64 %table to ptr
   br label %round
 round:
+  %left = phi i32 [ %linger, %entry ], [ %left1, %sleep ]
   %count = load atomic i64, ptr %t seq_cst, align 8
-  br label %segments
+  %stopped = icmp slt i64 %count, 0
+  br i1 %stopped, label %end, label %segments
 segments:
   %s = phi i64 [ 0, %round ], [ %s1, %next_segment ]
   %any = phi i64 [ 0, %round ], [ %seen, %next_segment ]
@@ -210,7 +213,10 @@ next_segment:
   br label %segments
 after:
   %idle = icmp eq i64 %any, 0
-  br i1 %idle, label %end, label %sleep
+  %less = sub i32 %left, 1
+  %left1 = select i1 %idle, i32 %less, i32 %linger
+  %over = icmp sle i32 %left1, 0
+  br i1 %over, label %end, label %sleep
 sleep:
   %slept = call i32 @usleep(i32 %microseconds)
   br label %round
@@ -230,7 +236,7 @@ _TYPES = {
     "place": ctypes.CFUNCTYPE(None, _I64, ctypes.c_char_p, _I64, _I64, _U32, _I64),
     "hold_all": ctypes.PYFUNCTYPE(None, _I64, _I64),
     "finish_all": ctypes.CFUNCTYPE(None, _I64, _I64, _I64),
-    "confirm": ctypes.CFUNCTYPE(None, _I64, _I64, _I32),
+    "confirm": ctypes.CFUNCTYPE(None, _I64, _I64, _I32, _I32),
 }
 
 
@@ -254,25 +260,25 @@ class Native(NamedTuple):
     finish_all: Any
     "Copy the payloads of many held pointers, if there are targets, then do what `finish` does."
     confirm: Any
-    "Confirm the watchdog bits of a table every so many microseconds, until none is left."
+    "Confirm the watchdog bits of a table every so many microseconds, until none was left for some"
+    " rounds."
 
 
 _lock = threading.Lock()
 _native: Native | None = None
-_engine: Any = None  # Owns the machine code.
 
 
 def load() -> Native:
     """Return the functions, compiled on the first call."""
-    global _native, _engine
+    global _native
     if _native is None:
         with _lock:
             if _native is None:
-                _engine, _native = _compile()
+                _native = _compile()
     return _native
 
 
-def _compile() -> tuple[Any, Native]:
+def _compile() -> Native:
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -283,4 +289,5 @@ def _compile() -> tuple[Any, Native]:
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     functions = {name: kind(engine.get_function_address(name)) for name, kind in _TYPES.items()}
-    return engine, Native(**functions)
+    engine.detach()  # The code stays for as long as the process: threads may run it until the end.
+    return Native(**functions)

@@ -14,7 +14,7 @@ from zenlake.shm.arena import Arena, SharedBuffer
 from zenlake.shm.foreign import ForeignMemory
 from zenlake.shm.handshake import OwnSegment, ShmSteps
 from zenlake.shm.headers import OwnHeaders
-from zenlake.shm.segment import ShmError, unavailable
+from zenlake.shm.segment import ShmError, before_exit, unavailable
 from zenlake.transport.auth import Entropy
 
 log = logging.getLogger("zenlake.shm")
@@ -74,6 +74,7 @@ def process_memory() -> ProcessMemory:
     with _lock:
         if _memory is None:
             _memory = ProcessMemory()
+            before_exit(_memory.foreign.holds.end)
         return _memory
 
 
@@ -155,6 +156,7 @@ class NodeShm:
         while own is not None and not own.is_delivered and time.monotonic() < end:
             time.sleep(LINGER_STEP)
         process_memory().close_ended()
+        process_memory().foreign.drop_unheld()  # Held until after their session ended, perhaps.
         with self._lock:
             if self._own is not None:
                 self._own.segment.close()

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.shm import native
-from zenlake.shm.foreign import ForeignMemory
+from zenlake.shm.foreign import MAX_COPIED_PAYLOAD, ForeignMemory
 from zenlake.shm.headers import DESCRIPTION_AT, HEADER, POSIX, WATCHDOGS_AT, HeaderTable
-from zenlake.shm.holds import Holds
+from zenlake.shm.holds import Holds, ReceivedBuffer
 from zenlake.shm.kernels.shared_push import LENGTH_BYTES, SHARED, find_kernel, write_kernel
 from zenlake.shm.native import VALID
 from zenlake.shm.segment import Segment, ShmError
-from zenlake.shm.views import ReceivedLease, gone, view_of
+from zenlake.shm.views import ReceivedLease, view_of
 from zenlake.wire.qos import PRIORITY_BITS
 from zenlake.wire.scan import CHUNK_ROWS, read_only_array
 
@@ -60,7 +60,16 @@ class HeldPayloads:
     """The payloads of several messages, in memory of one process; held as long as this object, and
     each of them as long as a view of it."""
 
-    __slots__ = ("_holds", "_indices", "_pid", "_records", "_segment", "_table")
+    __slots__ = (
+        "_address",
+        "_finish_all",
+        "_holds",
+        "_indices",
+        "_pid",
+        "_records",
+        "_segment",
+        "_table",
+    )
 
     def __init__(
         self,
@@ -75,22 +84,31 @@ class HeldPayloads:
         self._segment = segment
         self._indices = indices
         self._records = records
+        self._address = records.ctypes.data
+        self._finish_all = native.load().finish_all
         self._pid = os.getpid()
-        holds.add_many(table, indices)
+        holds.add_many(table, indices, records["generation"])
 
     def payload(self, number: int) -> memoryview:
-        """Return a view of a payload, with a reference of its own to the buffer. ShmError: the
-        memory was taken back."""
+        """Return a view of a payload, with a reference of its own to the buffer, unless that was
+        taken back: its lease tells."""
         header, generation, watchdog, bit, source, size, _ = self._records[number].tolist()
         offset = source - self._segment.address
-        if self._pid != os.getpid():  # The child of a fork has no references.
-            return memoryview(self._segment.map[offset : offset + size])
         functions = native.load()
-        if functions.hold(header, generation, watchdog, bit) != VALID:
-            raise gone()
-        functions.add(header, 1)
-        index = int(self._indices[number])
-        lease = ReceivedLease(self._holds, self._table, index, generation, self._segment)
+        referred = self._pid == os.getpid()  # The child of a fork has no references.
+        if referred and functions.hold(header, generation, watchdog, bit) == VALID:
+            functions.add(header, 1)
+        else:
+            referred = False
+        lease = ReceivedLease(
+            self._holds,
+            self._table,
+            int(self._indices[number]),
+            generation,
+            self._segment,
+            offset,
+            referred=referred,
+        )
         return view_of(self._segment, offset, size, lease, writable=False)
 
     @property
@@ -99,9 +117,10 @@ class HeldPayloads:
         return self._records["size"]
 
     def __del__(self) -> None:
+        if self._holds.over:  # The interpreter ends: modules may be gone.
+            return
         if self._pid == os.getpid():  # In the child of a fork the references are the parent's.
-            records = self._records
-            native.load().finish_all(records.ctypes.data, 0, len(records))
+            self._finish_all(self._address, 0, len(self._records))
             self._holds.remove_many(self._table, self._indices)
 
 
@@ -120,6 +139,8 @@ class SharedPuts(NamedTuple):
     holds: Holds
     table: HeaderTable
     segment: Segment
+    limit: int = MAX_COPIED_PAYLOAD
+    "Bytes of the largest payload that is copied."
 
     def heads(self) -> bytes:
         """Return the messages with empty payloads."""
@@ -133,7 +154,14 @@ class SharedPuts(NamedTuple):
         return HeldPayloads(self.holds, self.table, self.segment, indices, self.records.copy())
 
     def copy(self) -> Iterator[Copied]:
-        """Yield the messages with copies of their payloads, several at a time."""
+        """Yield the messages with copies of their payloads, several at a time; payloads above the
+        limit are lost."""
+        large = self.rows["size"] > self.limit
+        if large.any():
+            yield self._dropped(self.records[large])
+            rest = self._replace(rows=self.rows[~large], records=self.records[~large])
+            yield from rest.copy()
+            return
         start, ends = 0, np.cumsum(self.rows["size"])
         while start < len(ends):
             limit = (ends[start - 1] if start else 0) + MAX_COPIED_BYTES
@@ -143,7 +171,10 @@ class SharedPuts(NamedTuple):
 
     def _copied(self, rows: npt.NDArray[np.void], records: Records) -> Copied:
         sizes = rows["size"]
-        out: bytes = _bytes_of_size(None, _bytes_of(rows, sizes))
+        try:
+            out: bytes = _bytes_of_size(None, _bytes_of(rows, sizes))
+        except MemoryError:
+            return self._dropped(records)
         address = id(out) + _BYTES_AT
         target = np.ctypeslib.as_array((ctypes.c_uint8 * len(out)).from_address(address))
         used = int(write_kernel(read_only_array(self.data), rows, sizes, target))
@@ -151,8 +182,21 @@ class SharedPuts(NamedTuple):
         native.load().finish_all(records.ctypes.data, targets.ctypes.data, len(records))
         lost = np.flatnonzero(records["verdict"])
         if len(lost):
+            lost = lost[[not self._is_intact(rows[i], records[i]) for i in lost.tolist()]]
+        if len(lost):
             return Copied(_without(out, rows, lost), len(lost))
         return Copied(out if used == len(out) else out[:used], 0)
+
+    def _is_intact(self, row: np.void, record: np.void) -> bool:
+        """Whether a payload that was just copied is right, though its owner gave the memory up."""
+        index, generation = int(row["index"]), int(row["generation"])
+        offset = int(record["source"]) - self.segment.address
+        return ReceivedBuffer(self.table, index, generation, self.segment, offset).is_intact
+
+    def _dropped(self, records: Records) -> Copied:
+        """Give references back without copying the payloads."""
+        native.load().finish_all(records.ctypes.data, 0, len(records))
+        return Copied(b"", len(records))
 
 
 class PointerReader:

@@ -72,10 +72,14 @@ class ZShm:
         return len(self._view)
 
     def __bytes__(self) -> bytes:
-        return bytes(self._view)
+        data = bytes(self._view)
+        lease: Lease | None = lease_of(self._view)
+        if lease is not None:
+            lease.check()
+        return data
 
     def __str__(self) -> str:
-        return str(self._view, "utf-8")
+        return str(bytes(self), "utf-8")
 
     def __buffer__(self, flags: int, /) -> memoryview:
         return self._view

@@ -2,7 +2,8 @@
 
 Knows names, locks and removal as Rust nodes have them (`zenoh-shm/src/shm/unix.rs`): each process
 that maps a segment holds a shared lock of its file; a file without a lock is an orphan, which the
-next process removes. Does not know what a segment holds.
+next process removes. A reader also marks the file, which tells it from the owner. Does not know
+what a segment holds.
 """
 
 import atexit
@@ -12,10 +13,12 @@ import logging
 import mmap
 import os
 import secrets
+import struct
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -34,6 +37,11 @@ TRIES = 100  # Random numbers tried for a new segment before giving up.
 NEW_SECONDS = 10.0  # Age below which an empty file is one that another process is making.
 MAX_SWEPT = 10_000  # Files looked at for orphans.
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)
+LOCKS = Path("/proc/locks")  # All locks of files, one per line.
+LOCK_KIND, LOCK_FILE = 1, 5  # Words of a line of LOCKS: the kind of lock, and the file.
+FLOCK_FORMAT = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, process.
+CHILD_PRIORITY = -10
+"""Priority of the clean-up among the finalizers of a multiprocessing child: the last of them."""
 
 
 class ShmError(ZError):
@@ -68,6 +76,9 @@ class Segment:
         "Whether this process made it."
         self.size = os.fstat(fd).st_size
         self._pid = os.getpid()
+        self._left = False
+        self._lock = threading.RLock()
+        "Guards the descriptor, which another thread may close."
         flags = mmap.MAP_SHARED | NO_RESERVE
         try:
             self.map = mmap.mmap(fd, self.size, flags)
@@ -76,8 +87,7 @@ class Segment:
             raise ShmError(f"shared memory segment {number}: cannot be mapped: {error}") from None
         self._fd = fd
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-        if own:
-            _keep_until_exit(self)
+        _keep_until_exit(self)
 
     @classmethod
     def create(cls, size: int, bits: int) -> Self:
@@ -114,6 +124,7 @@ class Segment:
             raise ShmError(f"shared memory segment {number}: {error.strerror}") from None
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            _mark_reader(fd)
             status = os.fstat(fd)
             if status.st_uid != os.geteuid():  # Root could open it, and the owner shrink it.
                 raise ShmError(f"shared memory segment {number}: belongs to another user")
@@ -137,22 +148,47 @@ class Segment:
         The memory stays mapped as long as an object refers to the segment: other threads, and
         views, may still use its addresses.
         """
-        fd, self._fd = self._fd, -1
-        if fd < 0:
+        if self._pid != os.getpid():  # A child of a fork leaves the file, and the lock, to others.
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
             return
-        if self._pid == os.getpid():  # A child of a fork leaves it to its parent.
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            if fd < 0:
+                return
             if self.own or _is_unused(fd):
+                self._left = not self.own
                 with suppress(OSError):
                     _path(self.number).unlink()
-            _made.discard(self)
-        os.close(fd)
+            _mapped.discard(self)
+            os.close(fd)
 
     def is_abandoned(self) -> bool:
         """Whether the segment is of another process, and this is the last one that maps it."""
-        abandoned = not self.own and _is_unused(self._fd)
-        with suppress(OSError):  # The question has cost the lock, whatever the answer.
-            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with self._lock:
+            if self._fd < 0:
+                return self._left
+            abandoned = not self.own and _is_unused(self._fd)
+            with suppress(OSError):  # The question has cost the lock, whatever the answer.
+                fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._left = self._left or abandoned
         return abandoned
+
+    def is_left(self) -> bool:
+        """Whether the segment is of another process, which has unmapped it: its bytes no longer
+        change.
+
+        False in doubt: in the child of a fork, and where a reader of eclipse-zenoh maps it, too.
+        """
+        if self.own or self._left or self._pid != os.getpid():
+            return self._left
+        with self._lock:
+            if self._fd < 0:
+                self._left = self._left or not _path(self.number).exists()
+            elif not self.is_abandoned():
+                self._left = not os.fstat(self._fd).st_nlink or _has_only_readers(self._fd)
+        return self._left
 
     def __del__(self) -> None:
         if self._fd >= 0 and not sys.is_finalizing():
@@ -225,11 +261,39 @@ def _is_unused(fd: int) -> bool:
     return True
 
 
+def _mark_reader(fd: int) -> None:
+    """Mark the file as read by this process, with a lock that only readers have.
+
+    It belongs to the open file as the other lock does, and conflicts with none.
+    """
+    with suppress(OSError, AttributeError):  # Without marks the owner may be any process.
+        record = struct.pack(FLOCK_FORMAT, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, record)
+
+
+def _has_only_readers(fd: int) -> bool:
+    """Whether all processes that have mapped the segment are readers with a mark."""
+    status = os.fstat(fd)
+    device = status.st_dev
+    file = f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
+    kinds: list[str] = []
+    try:
+        with LOCKS.open() as lines:
+            for line in lines:
+                words = line.split()
+                if len(words) > LOCK_FILE and words[LOCK_FILE] == file:
+                    kinds.append(words[LOCK_KIND])
+    except OSError:
+        return False
+    return 1 < kinds.count("FLOCK") <= kinds.count("OFDLCK")
+
+
 # ---- the life of this process
 
 _lock = threading.Lock()
 _swept = False
-_made: weakref.WeakSet[Segment] = weakref.WeakSet()
+_mapped: weakref.WeakSet[Segment] = weakref.WeakSet()
+_endings: list[Callable[[], None]] = []
 
 
 def _sweep_once() -> None:
@@ -239,26 +303,47 @@ def _sweep_once() -> None:
             return
         _swept = True
     sweep_orphans()
+    _clean_up_child()
+
+
+def _clean_up_child() -> None:
+    """Clean up at the end of a child of multiprocessing, which runs no `atexit`."""
+    processes, finalizers = map(
+        sys.modules.get, ("multiprocessing.process", "multiprocessing.util")
+    )
+    if processes is None or finalizers is None or processes.parent_process() is None:
+        return
+    finalizers.Finalize(None, _on_exit, exitpriority=CHILD_PRIORITY)
 
 
 def _keep_until_exit(segment: Segment) -> None:
     with _lock:
-        _made.add(segment)
+        _mapped.add(segment)
+
+
+def before_exit(call: Callable[[], None]) -> None:
+    """Call `call` when this process ends, before its segments are removed."""
+    _endings.append(call)
 
 
 @atexit.register  # When imported, so that it runs after sessions have ended and sent the rest.
 def _on_exit() -> None:
-    """Remove the segments of this process; the memory goes with it."""
+    """Remove the segments of this process, and segments that killed processes have left to it; the
+    memory goes with the process."""
     if _swept:  # It has used shared memory.
-        for segment in list(_made):
+        for call in _endings:
+            call()
+        for segment in list(_mapped):
             segment.close()
         sweep_orphans()
 
 
 def _after_fork() -> None:
-    global _lock, _made
+    global _lock, _mapped, _swept
     _lock = threading.Lock()
-    _made = weakref.WeakSet()  # They belong to the parent.
+    _mapped = weakref.WeakSet()  # They belong to the parent.
+    _swept = False  # Children that ended by os._exit have left segments to this one.
+    _endings.clear()
 
 
 if hasattr(os, "register_at_fork"):

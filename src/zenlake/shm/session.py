@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zenlake.shm import native
 from zenlake.shm.arena import SharedBuffer
-from zenlake.shm.foreign import read_pointer
+from zenlake.shm.foreign import MAX_COPIED_PAYLOAD, Pointer, read_pointer
 from zenlake.shm.handshake import Counter, ShmSteps
 from zenlake.shm.node import NodeShm, process_memory
 from zenlake.shm.segment import ShmError
@@ -123,13 +123,20 @@ class ShmSession:
         """Return the payload that slices stand for; every pointer is taken, even if one fails."""
         failure: ShmError | None = None
         parts: list[bytes | memoryview] = []
-        read = self._foreign.view if views and len(slices) == 1 else self._foreign.copy
+        limit = MAX_COPIED_PAYLOAD
+
+        def read(pointer: Pointer) -> bytes | memoryview:
+            if views and len(slices) == 1:
+                return self._foreign.view(pointer)
+            return self._foreign.copy(pointer, limit)
+
         for kind, data in slices:
             if kind != SHM_SLICE:
                 parts.append(data)
                 continue
             try:
                 parts.append(read(read_pointer(data)))
+                limit -= len(parts[-1])
             except ShmError as error:
                 failure = failure or error
             if self._steps.received:
@@ -237,4 +244,6 @@ def own_buffer(payload: bytes | memoryview) -> SharedBuffer | None:
     from zenlake.shm.views import OwnLease, lease_of
 
     lease = lease_of(payload)
-    return lease.buffer if type(lease) is OwnLease and lease.is_valid else None
+    if type(lease) is OwnLease and lease.is_own and lease.is_valid:
+        return lease.buffer
+    return None

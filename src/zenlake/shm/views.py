@@ -12,42 +12,70 @@ import numpy as np
 from zenlake.shm import native
 from zenlake.shm.arena import SharedBuffer
 from zenlake.shm.headers import HeaderTable
-from zenlake.shm.holds import Holds
-from zenlake.shm.native import VALID
+from zenlake.shm.holds import Holds, ReceivedBuffer
 from zenlake.shm.segment import Segment, ShmError
 
 
 class ReceivedLease:
-    """A reference to a buffer of another process."""
+    """A reference to a buffer of another process; without one, what is left of it."""
 
-    __slots__ = ("_generation", "_holds", "_index", "_pid", "_segment", "_table")
+    __slots__ = (
+        "_buffer",
+        "_finish",
+        "_generation",
+        "_header",
+        "_holds",
+        "_index",
+        "_pid",
+        "_table",
+    )
 
     def __init__(
-        self, holds: Holds, table: HeaderTable, index: int, generation: int, segment: Segment
+        self,
+        holds: Holds,
+        table: HeaderTable,
+        index: int,
+        generation: int,
+        segment: Segment,
+        offset: int,
+        *,
+        referred: bool = True,
     ) -> None:
         self._holds = holds
         self._table = table
         self._index = index
         self._generation = generation
-        self._segment = segment  # Kept: its mapping is the view's memory.
-        self._pid = os.getpid()
-        holds.add(table, index)
+        self._header = table.header(index)
+        self._buffer = ReceivedBuffer(table, index, generation, segment, offset)
+        self._finish = native.load().finish
+        self._pid = os.getpid() if referred else None
+        if referred:
+            holds.add(table, index, generation)
 
     @property
     def is_valid(self) -> bool:
-        """Whether the owner has not taken the memory back."""
-        word, bit = self._table.watchdog(self._index)
-        header = self._table.header(self._index)
-        return bool(native.load().hold(header, self._generation, word, bit) == VALID)
+        """Whether the memory has the bytes that were sent."""
+        return self._buffer.is_intact
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process has the reference; the child of a fork has none."""
+        return self._pid == os.getpid()
+
+    def check(self) -> None:
+        """Raise ShmError if the owner has taken the memory back."""
+        self._buffer.check()
 
     def end(self) -> None:
+        if self._pid is None or self._holds.over:
+            return
         if self._pid == os.getpid():  # In the child of a fork the reference is the parent's.
-            native.load().finish(self._table.header(self._index), self._generation)
+            self._finish(self._header, self._generation)
             self._holds.remove(self._table, self._index)
 
 
 class OwnLease:
-    """A reference to a buffer of this process."""
+    """A reference to a buffer of this process, or of the process that it was forked from."""
 
     __slots__ = ("_generation", "_pid", "buffer")
 
@@ -60,7 +88,22 @@ class OwnLease:
     @property
     def is_valid(self) -> bool:
         """Whether the memory was not deallocated."""
-        return self.buffer.generation == self._generation
+        if self.is_own:
+            return self.buffer.generation == self._generation
+        return self.buffer.header.generation == self._generation
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process made the buffer; a child of a fork did not."""
+        return self._pid == os.getpid()
+
+    def check(self) -> None:
+        """Raise ShmError if the memory was deallocated."""
+        if not self.is_valid:
+            raise ShmError(
+                "this payload is gone: the process that made it has deallocated its shared memory. "
+                "A child of a fork keeps a payload as bytes: copy it before the fork"
+            )
 
     def end(self) -> None:
         if self._pid == os.getpid() and self.is_valid:
@@ -89,15 +132,6 @@ def view_of(
     array.lease = lease
     array.flags.writeable = writable
     return memoryview(array)  # type: ignore[arg-type]
-
-
-def gone() -> ShmError:
-    """Return the error for a payload whose memory was taken back."""
-    return ShmError(
-        "this payload is gone: its shared memory was taken back by the sender, because this "
-        "process was stopped for longer than 0.1 s. Set ZENLAKE_SHM_COPY=1 to have payloads "
-        "copied when they arrive"
-    )
 
 
 def lease_of(payload: object) -> Lease | None:

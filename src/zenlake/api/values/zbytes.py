@@ -43,12 +43,13 @@ def payload_bytes(obj: object) -> bytes | memoryview:
     if isinstance(obj, str):
         return obj.encode()
     if type(obj) is ZBytes:
-        return obj.buffer
+        buffer = obj.buffer
+        return buffer if type(buffer) is bytes else _to_send(buffer)
     if isinstance(obj, (bytes, bytearray)):
         return bytes(obj)
     if (shared := getattr(obj, "into_payload", None)) is not None:  # ZShm, ZShmMut.
-        view: memoryview = shared()
-        return view
+        shared_view: memoryview = shared()
+        return _to_send(shared_view)
     try:
         # memoryview decides whether it is a buffer.
         view = memoryview(obj)  # type: ignore[arg-type]
@@ -60,7 +61,7 @@ def payload_bytes(obj: object) -> bytes | memoryview:
             f"{view.strides}; make it contiguous first"
         )
     if view.format == "B" and view.ndim == 1:
-        return view
+        return _to_send(view)
     return view.cast("B") if view.nbytes else b""
 
 
@@ -104,7 +105,7 @@ class ZBytes:
         ZError: they were in shared memory, which the sender has taken back.
         """
         buffer = self.buffer
-        return buffer if isinstance(buffer, bytes) else _copied(buffer)
+        return buffer if isinstance(buffer, bytes) else copied(buffer)
 
     def to_string(self, /) -> str:
         """Return the bytes as UTF-8 text. ValueError: they are not UTF-8."""
@@ -165,15 +166,24 @@ class ZBytes:
         return f"ZBytes({bytes(self.buffer[:_SHOWN])!r}{more})"
 
 
-def _copied(view: memoryview) -> bytes:
-    """Return a copy of `view`, whose memory another process may use again if it is shared."""
+def copied(view: memoryview) -> bytes:
+    """Return a copy of `view`, whose memory another process may use again if it is shared. ZError:
+    it has."""
     data = bytes(view)
     lease = getattr(view.obj, "lease", None)
-    if lease is not None and not lease.is_valid:
-        from zenlake.shm.views import gone
-
-        raise gone()
+    if lease is not None:
+        lease.check()
     return data
+
+
+def _to_send(buffer: bytes | memoryview) -> bytes | memoryview:
+    """Return `buffer`, or a copy in the child of a fork, whose parent may use the memory again.
+    ZError: it has, or another process has."""
+    lease = getattr(getattr(buffer, "obj", None), "lease", None)
+    if lease is None or (lease.is_own and lease.is_valid):
+        return buffer
+    assert isinstance(buffer, memoryview)
+    return copied(buffer)
 
 
 IntoZBytes = ZBytes | str | Buffer | ArrayBuffer
