@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import zenlake
-from zenlake.api.config.logging_env import init_log_with
 from zenlake.cli import session_options
 from zenlake.cli.callback_queue import CallbackQueue
 from zenlake.cli.display import print_event
@@ -61,6 +60,7 @@ def router(
       zenlake router -l tcp/0.0.0.0:7447 -l ws/0.0.0.0:8000 --no-multicast-scouting
       zenlake router -c router.json5 --json | jq 'select(.event == "closed")'
     """
+    from zenlake.api.config.logging_env import init_log_with
     from zenlake.router import Router
 
     settings = [*(cfg or [])]
