@@ -10,7 +10,6 @@ import mmap
 import os
 import random
 import signal
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +28,10 @@ CHECK_EVERY = 25  # Random kills between two checks.
 KILL_AT = 150  # Number of the call at which strace kills a child; no child gets so far.
 GROUPS = 60  # Groups of blocks that one planned writer writes.
 ROTATE_BYTES, RETAIN_BYTES = 1500, 6000
-_STATE = struct.Struct("<QQQ")
-_shared = mmap.mmap(-1, _STATE.size)  # tells without a system call what a child did
+OPENED, BASE, ACKNOWLEDGED = range(3)  # Words of `_shared`.
+_shared = memoryview(mmap.mmap(-1, 3 * 8)).cast("Q")
+"""Report of a child, without a system call. Each word is stored in one go: a child may be killed
+between any two instructions, and `struct` writes zeros first."""
 
 
 class Trial(NamedTuple):
@@ -43,12 +44,15 @@ class Trial(NamedTuple):
 
 
 def tell(base: int, acknowledged: int) -> None:
-    _STATE.pack_into(_shared, 0, 1, base, acknowledged)
+    _shared[BASE] = base
+    _shared[ACKNOWLEDGED] = acknowledged
+    _shared[OPENED] = 1
 
 
 def child(work: Callable[[], None]) -> int:
     """Its process id; it ends when its work does."""
-    _STATE.pack_into(_shared, 0, 0, 0, 0)
+    for word in (OPENED, BASE, ACKNOWLEDGED):
+        _shared[word] = 0
     pid = os.fork()
     if pid:
         return pid
@@ -63,7 +67,7 @@ def child(work: Callable[[], None]) -> int:
 def ended(pid: int, writer: int) -> tuple[Trial, int]:
     """Wait for the child; return its last report and its exit status."""
     _, status = os.waitpid(pid, 0)
-    return Trial(writer, *_STATE.unpack_from(_shared)), status
+    return Trial(writer, *_shared), status
 
 
 def check(found: Held, trials: Sequence[Trial], *, retention: bool = False) -> None:
@@ -91,7 +95,7 @@ def check(found: Held, trials: Sequence[Trial], *, retention: bool = False) -> N
 def wait_until_opened() -> None:
     """Wait until the child has opened its log, at most MAX_OPEN_SECONDS."""
     deadline = time.monotonic() + MAX_OPEN_SECONDS
-    while not _STATE.unpack_from(_shared)[0] and time.monotonic() < deadline:
+    while not _shared[OPENED] and time.monotonic() < deadline:
         time.sleep(0.001)
 
 
