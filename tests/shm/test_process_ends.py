@@ -1,5 +1,6 @@
 """Processes that end or fork: they print nothing, give all back, and leave no segment behind."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -243,6 +244,32 @@ def output_in_background(code: str, *arguments: object) -> Iterator["subprocess.
             yield process
         finally:
             process.kill()
+
+
+# ---- processes that have shared nothing yet
+
+IDLE = """
+import sys, time
+from tests.support.session_pairs import dialling
+from tests.support.waiting import until
+
+with dialling(int(sys.argv[1]), transport__shared_memory__enabled=True) as session:
+    until(lambda: [transport.is_shm for transport in session.info.transports()] == [True])
+    print("open", flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_a_process_that_has_shared_nothing_ends_by_its_interruption() -> None:
+    """It compiles nothing at its end: what an import runs makes Python forget the signal."""
+    session, port = listening(transport__shared_memory__enabled=True)
+    with session, output_in_background(IDLE, port) as idle:
+        assert idle.stdout is not None
+        assert idle.stdout.readline() == "open\n"
+        idle.send_signal(signal.SIGINT)
+        _, err = idle.communicate(timeout=SECONDS)
+        assert idle.returncode == -signal.SIGINT
+        assert err.endswith("KeyboardInterrupt\n")
 
 
 # ---- writers that are killed

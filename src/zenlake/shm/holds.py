@@ -196,6 +196,8 @@ class Holds:
             if self.over or self._pid != os.getpid():
                 return
             self.over = True
+            if not self.count:
+                return  # Nothing is compiled at the end of a process that needs nothing of it.
             functions = native.load()
             for table, held in self._tables.items():
                 for index, count in enumerate(held.counts):
