@@ -2,13 +2,13 @@
 
 import gc
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.shared_memory import mapped_segments, small_arena
+from tests.support.shared_memory import filled, mapped_segments, small_arena
 from zenlake.shm import foreign as foreign_module
 from zenlake.shm.arena import Arena, SharedBuffer, zint
 from zenlake.shm.foreign import ForeignMemory, Pointer, read_pointer
@@ -18,25 +18,8 @@ from zenlake.shm.segment import Segment, ShmError
 DATA = bytes(range(250)) * 20
 
 
-@pytest.fixture
-def arena() -> Iterator[Arena]:
-    arena = small_arena(1 << 16)
-    yield arena
-    arena.close()
-
-
-@pytest.fixture
-def memory() -> Iterator[ForeignMemory]:
-    memory = ForeignMemory()
-    yield memory
-    memory.drop_unheld()
-
-
 def shared(arena: Arena, data: bytes = DATA) -> SharedBuffer:
-    buffer = arena.take(len(data))
-    assert buffer is not None
-    buffer.fill(data)
-    return buffer
+    return filled(arena, data)
 
 
 def pointer_to(buffer: SharedBuffer, size: int = len(DATA)) -> Pointer:

@@ -7,20 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.shared_memory import small_arena
+from tests.support.shared_memory import filled
 from tests.support.waiting import until
 from zenlake.shm import holds as holds_module
 from zenlake.shm.arena import Arena, SharedBuffer
 from zenlake.shm.foreign import ForeignMemory, read_pointer
 
 DATA = b"x" * 5000
-
-
-@pytest.fixture
-def arena() -> Iterator[Arena]:
-    arena = small_arena(1 << 16)
-    yield arena
-    arena.close()
 
 
 @pytest.fixture
@@ -32,10 +25,7 @@ def memory() -> Iterator[ForeignMemory]:
 
 
 def shared(arena: Arena) -> SharedBuffer:
-    buffer = arena.take(len(DATA))
-    assert buffer is not None
-    buffer.fill(DATA)
-    return buffer
+    return filled(arena, DATA)
 
 
 def view(memory: ForeignMemory, buffer: SharedBuffer) -> memoryview:

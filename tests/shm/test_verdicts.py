@@ -1,13 +1,12 @@
 """Verdicts: a payload is read as it was sent, or not at all; a sender that ends loses none."""
 
 import fcntl
-import gc
 import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.shared_memory import give_back, small_arena
+from tests.support.shared_memory import filled, give_back, small_arena
 from zenlake.api.values.zbytes import ZBytes
 from zenlake.shm import holds
 from zenlake.shm.arena import Arena, SharedBuffer
@@ -25,19 +24,8 @@ def arena() -> Iterator[Arena]:
     arena.close()
 
 
-@pytest.fixture
-def memory() -> Iterator[ForeignMemory]:
-    memory = ForeignMemory()
-    yield memory
-    gc.collect()
-    memory.drop_unheld()
-
-
 def shared(arena: Arena, data: bytes = DATA) -> SharedBuffer:
-    buffer = arena.take(len(data))
-    assert buffer is not None
-    buffer.fill(data)
-    return buffer
+    return filled(arena, data)
 
 
 def received(memory: ForeignMemory, buffer: SharedBuffer) -> ZBytes:

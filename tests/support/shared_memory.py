@@ -29,6 +29,14 @@ def small_arena(size: int) -> Arena:
     return Arena(size, OwnHeaders())
 
 
+def filled(arena: Arena, data: bytes) -> SharedBuffer:
+    """Return a buffer with `data`."""
+    buffer = arena.take(len(data))
+    assert buffer is not None
+    buffer.fill(data)
+    return buffer
+
+
 def read(buffer: SharedBuffer, size: int) -> bytes:
     """Return the first bytes of a buffer."""
     return bytes(buffer.arena.segment.map[buffer.offset : buffer.offset + size])
