@@ -241,8 +241,11 @@ def test_a_publisher_of_ours_knows_subscribers_of_a_group() -> None:
 def test_a_subscriber_that_was_there_first_is_known(api: Any) -> None:
     """Ours repeats its declarations for a member that joins later; theirs declares them once."""
     group = new_group()
-    with sessions(in_group(api, group)) as (first,):
+    with sessions(in_group(api, group), in_group(OURS, group)) as (first, witness):
+        know_each_other(first, witness)
         subscriber = first.declare_subscriber("puts/*")
+        heard = witness.declare_publisher("puts/a")
+        until(lambda: heard.matching_status.matching, bool)  # The declaration has left.
         with sessions(in_group(OURS, group)) as (late,):
             know_each_other(first, late)
             publisher = late.declare_publisher("puts/a")

@@ -113,9 +113,12 @@ class FaultProxy:
     def pause(self) -> None:
         self.set(up=Way(paused=True), down=Way(paused=True))
 
-    def reset(self) -> None:
-        """Break every connection that is there now, with RST."""
+    def reset(self, *, restore: bool = False) -> None:
+        """Break every connection that is there now, with RST; with `restore`, further ones have no
+        faults, however soon they come."""
         with self._lock:
+            if restore:
+                self.up, self.down = Way(), Way()
             for pipe in self._pipes:
                 pipe.source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 pipe.ended = True
