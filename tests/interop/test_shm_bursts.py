@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,11 +18,14 @@ from tests.support.log_recording import payloads
 from tests.support.waiting import until
 from zenlake.log import Recorder
 from zenlake.runtime import kernel_loader
+from zenlake.shm.pointers import PointerReader, SharedPuts
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
 ON = {"transport/shared_memory/enabled": True, "transport/shared_memory/mode": "init"}
 COUNT = 3000
+PAUSES = 4
+PAUSE_SECONDS = 0.45
 SIZE = 5000
 KEY = "shm/burst"
 NAMES = {"zenlake": OURS, "eclipse-zenoh": THEIRS}
@@ -85,6 +89,37 @@ def test_callbacks_get_every_sample(
     for number, (sample, _) in enumerate(found[:COUNT]):
         check(number, sample)
     assert any(shared for _, shared in found) is not copied
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("copied", [False, True], ids=["views", "copies"])
+def test_a_reader_that_gets_no_processor_loses_nothing(
+    name: str, copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender takes back what was not confirmed for 0.2 s, unless it is still on its way."""
+    if copied:
+        monkeypatch.setenv("ZENLAKE_SHM_COPY", "1")
+    found: list[bytes] = []
+    paused: list[int] = []
+    read = PointerReader.read
+
+    def read_and_pause(*arguments: Any) -> SharedPuts | None:
+        puts = read(*arguments)
+        if puts is not None and len(paused) < PAUSES:
+            paused.append(len(puts.rows))
+            time.sleep(PAUSE_SECONDS)
+        return puts
+
+    monkeypatch.setattr(PointerReader, "read", read_and_pause)
+    with sender_to_us(NAMES[name]) as (sender, receiver):
+        with receiver.declare_subscriber(KEY, lambda sample: found.append(bytes(sample.payload))):
+            burst(NAMES[name], sender)
+            until(lambda: len(found) >= COUNT or receiver.stats().dropped)
+            more = partial(burst, NAMES[name], sender, PAUSES)
+            until(lambda: len(paused) == PAUSES, pause=more)
+            until(lambda: len(found) >= COUNT or receiver.stats().dropped)
+        assert receiver.stats().dropped == {}
+    assert found[:COUNT] == [payload(number) for number in range(COUNT)]
 
 
 def test_samples_may_be_kept_and_outlive_the_sender() -> None:

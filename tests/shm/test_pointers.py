@@ -322,11 +322,17 @@ def test_pointers_into_other_segments_are_read_next(arena: Arena, memory: Foreig
         other.close()
 
 
-def test_each_priority_has_its_counter(arena: Arena, memory: ForeignMemory) -> None:
+@pytest.mark.parametrize("views", [True, False], ids=["held", "copied"])
+def test_each_priority_has_its_counter(arena: Arena, memory: ForeignMemory, views: bool) -> None:
+    """They fall when the payloads are held or copied: until then their sender confirms them."""
     words = [shared(arena, 0, 64) for _ in range(8)]
     for word in words:
         arena.native.add(word.address, 1000)
-    before = [int.from_bytes(bytes(view(word)), "little") for word in words]
+
+    def counts() -> list[int]:
+        return [int.from_bytes(view(word), "little") for word in words]
+
+    before = counts()
     priorities = [5, 5, 2, 7, 5]
     buffers = [shared(arena, number) for number in range(len(priorities))]
     data = b"".join(
@@ -335,10 +341,11 @@ def test_each_priority_has_its_counter(arena: Arena, memory: ForeignMemory) -> N
     )
     puts = read(memory, data, counters=tuple(word.address for word in words))
     assert puts is not None
-    after = [int.from_bytes(bytes(view(word)), "little") for word in words]
-    taken = [a - b for a, b in zip(before, after, strict=True)]
+    assert counts() == before
+    held = puts.hold() if views else list(puts.copy())
+    taken = [a - b for a, b in zip(before, counts(), strict=True)]
     assert taken == [0, 0, 1, 0, 0, 3, 0, 1]
-    list(puts.copy())
+    del held
 
 
 def view(buffer: SharedBuffer) -> bytes:

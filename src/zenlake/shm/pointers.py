@@ -139,6 +139,9 @@ class SharedPuts(NamedTuple):
     holds: Holds
     table: HeaderTable
     segment: Segment
+    taken: tuple[tuple[int, int], ...]
+    """Addresses of the sender's counters, and by how much each falls once the payloads are copied
+    or confirmed here. Until then the sender confirms them: this thread may lose its processor."""
     limit: int = MAX_COPIED_PAYLOAD
     "Bytes of the largest payload that is copied."
 
@@ -151,23 +154,32 @@ class SharedPuts(NamedTuple):
     def hold(self) -> HeldPayloads:
         """Keep the payloads where they are."""
         indices = self.rows["index"].copy()
-        return HeldPayloads(self.holds, self.table, self.segment, indices, self.records.copy())
+        held = HeldPayloads(self.holds, self.table, self.segment, indices, self.records.copy())
+        self._count_taken()
+        return held
 
     def copy(self) -> Iterator[Copied]:
         """Yield the messages with copies of their payloads, several at a time; payloads above the
         limit are lost."""
-        large = self.rows["size"] > self.limit
-        if large.any():
-            yield self._dropped(self.records[large])
-            rest = self._replace(rows=self.rows[~large], records=self.records[~large])
-            yield from rest.copy()
-            return
-        start, ends = 0, np.cumsum(self.rows["size"])
-        while start < len(ends):
-            limit = (ends[start - 1] if start else 0) + MAX_COPIED_BYTES
-            stop = max(start + 1, int(np.searchsorted(ends, limit, "right")))
-            yield self._copied(self.rows[start:stop], self.records[start:stop])
-            start = stop
+        rows, records = self.rows, self.records
+        large = rows["size"] > self.limit
+        try:
+            if large.any():
+                yield self._dropped(records[large])
+                rows, records = rows[~large], records[~large]
+            start, ends = 0, np.cumsum(rows["size"])
+            while start < len(ends):
+                limit = (ends[start - 1] if start else 0) + MAX_COPIED_BYTES
+                stop = max(start + 1, int(np.searchsorted(ends, limit, "right")))
+                yield self._copied(rows[start:stop], records[start:stop])
+                start = stop
+        finally:
+            self._count_taken()
+
+    def _count_taken(self) -> None:
+        add = native.load().add
+        for address, count in self.taken:
+            add(address, -count)
 
     def _copied(self, rows: npt.NDArray[np.void], records: Records) -> Copied:
         sizes = rows["size"]
@@ -228,17 +240,17 @@ class PointerReader:
         records = self._records[:count]
         if not _locate(rows, words, table, segment, records):
             return None
-        functions = native.load()
-        functions.hold_all(records.ctypes.data, count)
+        native.load().hold_all(records.ctypes.data, count)
+        taken: tuple[tuple[int, int], ...] = ()
         if counters:
-            priorities = np.bincount(rows["qos"] & PRIORITY_BITS)
-            for priority in np.flatnonzero(priorities):
-                functions.add(counters[priority], -int(priorities[priority]))
+            priorities = np.bincount(rows["qos"] & PRIORITY_BITS).tolist()
+            taken = tuple((counters[n], count) for n, count in enumerate(priorities) if count)
         valid = records["verdict"] == VALID
         lost = count - int(np.count_nonzero(valid))
         if lost:
             rows, records = rows[valid], records[valid]
-        return SharedPuts(data, int(stop), lost, rows, records, self._foreign.holds, table, segment)
+        holds = self._foreign.holds
+        return SharedPuts(data, int(stop), lost, rows, records, holds, table, segment, taken)
 
 
 def _locate(
