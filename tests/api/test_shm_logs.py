@@ -172,6 +172,19 @@ def test_the_environment_comes_before_the_argument(monkeypatch: pytest.MonkeyPat
     assert logging_env.log.level == logging.INFO
 
 
+@pytest.mark.usefixtures("_restored")
+@pytest.mark.parametrize(
+    ("directives", "named"),
+    [("error", True), ("debug", True), ("off", False), ("error,zenlake.config.ignored=off", False)],
+)
+def test_keys_without_effect_are_named_also_where_errors_alone_are_asked_for(
+    directives: str, named: bool
+) -> None:
+    logging_env.init_log_from_env_or(directives)
+    logger = logging.getLogger(logging_env.IGNORED_KEYS)
+    assert logger.isEnabledFor(logging.WARNING) is named
+
+
 def run(code: str) -> subprocess.CompletedProcess[str]:
     before = "import logging, os\nfrom zenlake.api.config import logging_env as logs\n"
     return subprocess.run(

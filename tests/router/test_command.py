@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -121,6 +122,27 @@ def test_it_says_which_keys_have_no_effect(
     first, second = err.splitlines()
     assert first.endswith("configuration: transport/link/tx/keep_alive has no effect here")
     assert second.endswith("configuration: adminspace/enabled has no effect here")
+
+
+def test_it_says_what_it_opens_without() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        at = f"tcp/127.0.0.1:{taken.getsockname()[1]}"
+        lenient = ("--cfg", "listen/exit_on_failure:false")
+        with command(*AT, "-l", at, *lenient) as router:
+            assert at not in router.first
+            router.signal(signal.SIGTERM)
+            status, _, err = router.end()
+        assert status == 0
+        (line,) = err.splitlines()
+        assert "WARNING" in line
+        assert at in line
+        assert "Address already in use" in line
+        done = tool("router", *AT, "-l", at)
+        assert done.status == 1
+        (line,) = done.err.splitlines()
+        assert line.startswith("zenlake router: Can not create a new TCP listener")
 
 
 def test_a_key_that_is_not_implemented_ends_it() -> None:

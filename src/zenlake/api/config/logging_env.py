@@ -14,6 +14,7 @@ RUST_NAME = "zenoh"  # Name of the Rust implementation and prefix of its crates 
 FORMAT = "%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
 TRACE = 5
 OFF = logging.CRITICAL + 10
+IGNORED_KEYS = "zenlake.config.ignored"  # Logger that names ignored keys of a configuration.
 LEVELS = {
     "off": OFF,
     "error": logging.ERROR,
@@ -29,15 +30,10 @@ def init_log_from_env_or(level: str) -> None:
 
     Each holds a level (off, error, warn, info, debug, trace), or levels by logger:
     `warn,zenlake.link=debug`. A later call replaces an earlier one. If the program configured
-    `logging` itself, only levels are set, and records go to the program's handlers.
+    `logging` itself, only levels are set, and records go to the program's handlers. Keys of a
+    configuration that have no effect are named at the level `error` too.
     """
     _configure(_from_environment() or level)
-
-
-def init_log_with(levels: str, level: str) -> None:
-    """Configure logging as `init_log_from_env_or(level)`, and by the `levels` of loggers that the
-    environment does not name."""
-    _configure(f"{levels},{_from_environment() or level}")
 
 
 def try_init_log_from_env() -> None:
@@ -100,6 +96,8 @@ _configured: set[str] = set()
 def _configure(directives: str) -> None:
     logging.addLevelName(TRACE, "TRACE")
     levels = log_levels(directives)
+    if levels[log.name] < OFF:
+        levels.setdefault(IGNORED_KEYS, logging.WARNING)
     for name in _configured - levels.keys():
         logging.getLogger(name).setLevel(logging.NOTSET)
     for name, level in levels.items():

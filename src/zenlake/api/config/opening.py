@@ -20,6 +20,7 @@ from typing import Any
 
 from zenlake import link as links
 from zenlake.api.config.config import Config, changes, for_mode, of_mode
+from zenlake.api.config.logging_env import IGNORED_KEYS
 from zenlake.api.config.schema import KEYS, check_user_password
 from zenlake.errors import LinkError, SessionRefused, ZError
 from zenlake.link.base import Listener, TransportLink
@@ -46,7 +47,7 @@ from zenlake.wire.locator import EndPoint
 from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
 
 log = logging.getLogger("zenlake.config")
-ignored_keys_log = log.getChild("ignored")
+ignored_keys_log = logging.getLogger(IGNORED_KEYS)
 
 LOOK_SECONDS = 0.02  # Interval between checks while `open` waits.
 RESOLUTIONS = {"8bit": 0, "16bit": 1, "32bit": 2}
@@ -121,7 +122,9 @@ def _connect_groups(get: Get) -> Iterator[tuple[EndPoint, ...]]:
             yield (EndPoint(entry),)
             continue
         if entry["strategy"] == "oneOf":
-            log.warning("configuration: connect/endpoints: strategy oneOf is taken as allOf")
+            ignored_keys_log.warning(
+                "configuration: connect/endpoints: strategy oneOf is taken as allOf"
+            )
         yield tuple(EndPoint(text) for text in entry["locators"])
 
 
@@ -320,7 +323,7 @@ def scouting_group(get: Get) -> str:
     if names != ["auto"]:
         options["iface"] = names[0]
     if len(names) > 1:
-        log.warning(
+        ignored_keys_log.warning(
             "configuration: scouting/multicast/interface: only %s of %s is used", names[0], names
         )
     joined = ";".join(f"{name}={value}" for name, value in options.items())
@@ -555,6 +558,8 @@ def _listen(node: Node, settings: SessionSettings) -> None:
             error = _try_to_listen(node, endpoint)
             if error is not None and must:
                 raise error
+            if error is not None:
+                log.warning("%s", error)
         elif must:
             _listen_in_time(node, endpoint, policy, began)
         else:
@@ -565,7 +570,6 @@ def _try_to_listen(node: Node, endpoint: EndPoint) -> ZError | None:
     try:
         node.listen(endpoint)
     except ZError as error:
-        log.warning("cannot listen: %s", error)
         name, at = endpoint.protocol.upper(), endpoint.locator
         return LinkError(f"Can not create a new {name} listener bound to {at}: {error}")
     return None
@@ -577,6 +581,7 @@ def _listen_in_time(node: Node, endpoint: EndPoint, policy: RetryPolicy, began: 
         again = retry.failed(time.monotonic())
         if again is None:
             raise error
+        log.warning("%s", error)
         time.sleep(max(0.0, again - time.monotonic()))
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from zenlake.router import Event
 
 WAIT_SECONDS = 0.5  # Longest time until a signal that arrives just before a wait is noticed.
-IGNORED_KEYS = "zenlake.config.ignored=warn"  # Said also where RUST_LOG asks for errors alone.
 GENERIC = "GENERIC"  # Reason 0, of a session that ends normally.
 
 
@@ -60,7 +59,6 @@ def router(
       zenlake router -l tcp/0.0.0.0:7447 -l ws/0.0.0.0:8000 --no-multicast-scouting
       zenlake router -c router.json5 --json | jq 'select(.event == "closed")'
     """
-    from zenlake.api.config.logging_env import init_log_with
     from zenlake.router import Router
 
     settings = [*(cfg or [])]
@@ -77,12 +75,11 @@ def router(
     events: CallbackQueue[Event] = CallbackQueue()
     with stop_on_signals(lambda _: events.close()):
         _allow_many_sessions()
-        init_log_with(IGNORED_KEYS, "error")  # fail() alone prints a failure.
+        zenlake.init_log_from_env_or("warn")
         try:
             running = Router(built, events.offer)
         except ZError as error:
             fail("router", error)
-        zenlake.init_log_from_env_or("warn")
         with running:
             show("listening", {"zid": str(running.zid), "locators": running.locators})
             while not events.closed:
