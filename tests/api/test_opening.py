@@ -307,6 +307,24 @@ def test_listening_starts_when_the_port_is_free() -> None:
         until(lambda: node.locators)
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["of the key", "of the endpoint"])
+def test_listening_in_the_background_keeps_to_the_retries_of_listening(own: bool) -> None:
+    hour = {"period_init_ms": 3_600_000, "period_max_ms": 3_600_000}
+    quick = {"period_init_ms": 10, "period_max_ms": 10}
+    retries = {"listen__retry": hour if own else quick, "connect__retry": hour}
+    background = {"listen__timeout_ms": -1, "listen__exit_on_failure": False}
+    with ExitStack() as stack:
+        taken = stack.enter_context(socket.socket())
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        at = f"tcp/127.0.0.1:{taken.getsockname()[1]}"
+        if own:
+            at += "#retry_period_init_ms=10;retry_period_max_ms=10"
+        node = stack.enter_context(opened(listen__endpoints=[at], **background, **retries))
+        taken.close()
+        until(lambda: node.locators)
+
+
 def test_open_waits_until_the_port_is_free() -> None:
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))

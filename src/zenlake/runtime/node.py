@@ -277,12 +277,14 @@ class Node:
             at = EndPoint(endpoint).locator  # The part after '#' may hold a private key.
             raise LinkError(f"{at}: this node is closed; make another one")
 
-    def keep_listening(self, endpoint: str, lost: LinkError | None = None) -> None:
-        """Listen at `endpoint` as soon as that is possible; retries until then. After it was `lost`
-        there is a pause first."""
+    def keep_listening(
+        self, endpoint: str, policy: RetryPolicy | None = None, lost: LinkError | None = None
+    ) -> None:
+        """Listen at `endpoint` as soon as that is possible; retries until then, by `policy` or as
+        connecting does. After it was `lost` there is a pause first."""
         at = EndPoint(endpoint)
-        policy = RetryPolicy.from_config(at.config, self.config.retry)
-        retry = Retry(policy, self.reactor.now())
+        own = RetryPolicy.from_config(at.config, policy or self.config.retry)
+        retry = Retry(own, self.reactor.now())
 
         def attempt() -> None:
             if not self._closing:
@@ -298,9 +300,11 @@ class Node:
 
         def failed(error: ZError) -> None:
             again = retry.failed(self.reactor.now())
+            if again is None:
+                log.warning("cannot listen, given up: %s", error)
+                return
             self.log_limited("listen", "cannot listen yet: %s", error)
-            if again is not None:
-                self.reactor.call_at(again, attempt)
+            self.reactor.call_at(again, attempt)
 
         self.reactor.call_soon(attempt if lost is None else lambda: failed(lost))
 
@@ -408,7 +412,7 @@ class Node:
             self.on_group(group, False)
         lost = end.__cause__
         if isinstance(lost, LinkError) and group.core.offer is self.config.group:
-            self.keep_listening(group.link.name, lost)
+            self.keep_listening(group.link.name, lost=lost)
 
     def link_states(self, session: TransportSession, body: bytes) -> None:
         """Pass a peer's link states to discovery (called by the handler, on the I/O thread)."""

@@ -563,7 +563,7 @@ def _listen(node: Node, settings: SessionSettings) -> None:
         elif must:
             _listen_in_time(node, endpoint, policy, began)
         else:
-            node.keep_listening(endpoint)
+            node.keep_listening(endpoint, policy)
 
 
 def _try_to_listen(node: Node, endpoint: EndPoint) -> ZError | None:
