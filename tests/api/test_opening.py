@@ -375,6 +375,14 @@ def test_buffers_of_sockets() -> None:
                 assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 80_000
 
 
+def test_permissions_of_pipes(tmp_path: Path) -> None:
+    configured = {"transport__link__unixpipe": {"file_access_mask": 0o600}}
+    for at, mode in (("p", 0o600), (f"q#file_mask={0o640}", 0o640)):
+        with opened(listen__endpoints=[f"unixpipe/{tmp_path}/{at}"], **configured):
+            (pipe,) = tmp_path.glob("*_uplink")
+            assert pipe.stat().st_mode & 0o777 == mode
+
+
 # ---- connecting: clients
 
 

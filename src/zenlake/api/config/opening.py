@@ -346,13 +346,17 @@ def _roles(names: Iterable[str]) -> WireWhatAmI:
 
 # ---- links that keep to the configuration
 
+BUFFERS = {"so_sndbuf": "so_sndbuf", "so_rcvbuf": "so_rcvbuf"}
+LINK_SETTINGS = {"tcp": BUFFERS, "tls": BUFFERS, "unixpipe": {"file_mask": "file_access_mask"}}
+"Settings of endpoints that keys below `transport/link` give: by protocol, with the key's name."
+
 
 @dataclass(frozen=True)
 class ConfiguredLinks:
-    """Provider of links for the allowed protocols, with the configured socket buffers."""
+    """Provider of links for the allowed protocols, with the configured settings of endpoints."""
 
     protocols: Sequence[str] | None
-    buffers: dict[str, dict[str, str]]
+    settings: dict[str, dict[str, str]]
     below: links.LinkProvider
 
     def resolve(self, endpoint: EndPoint) -> list[Any]:
@@ -371,24 +375,24 @@ class ConfiguredLinks:
                 f"Unsupported protocol: {endpoint.protocol}. Supported protocols are: [{allowed}] "
                 f"(transport/link/protocols), so not {endpoint.locator}"
             )
-        said = {**self.buffers.get(endpoint.protocol, {}), **endpoint.config}
+        said = {**self.settings.get(endpoint.protocol, {}), **endpoint.config}
         joined = ";".join(f"{name}={value}" if value else name for name, value in said.items())
         return EndPoint(f"{endpoint.locator}#{joined}") if said else endpoint
 
 
 def _network(get: Get) -> links.LinkProvider:
     protocols = get("transport/link/protocols")
-    buffers = {
+    settings = {
         protocol: {
-            name: str(size)
-            for name in ("so_sndbuf", "so_rcvbuf")
-            if (size := get(f"transport/link/{protocol}/{name}")) is not None
+            setting: str(value)
+            for setting, name in names.items()
+            if (value := get(f"transport/link/{protocol}/{name}")) is not None
         }
-        for protocol in ("tcp", "tls")
+        for protocol, names in LINK_SETTINGS.items()
     }
-    if protocols is None and not any(buffers.values()):
+    if protocols is None and not any(settings.values()):
         return links
-    return ConfiguredLinks(protocols, buffers, links)
+    return ConfiguredLinks(protocols, settings, links)
 
 
 # ---- opening
