@@ -678,6 +678,18 @@ def test_a_client_finds_whom_to_connect_to() -> None:
         assert list(client.sessions) == [router.zid]
 
 
+def test_a_client_that_finds_only_a_client_has_no_session() -> None:
+    group = on_loopback(new_group())
+    there: dict[str, Any] = {"listen__endpoints": [ANYWHERE], **group}
+    with (
+        opened("router") as router,
+        opened("client", connect__endpoints=[where(router)], **there) as found,
+    ):
+        error = refusal("client", scouting__timeout=500, **group)
+        assert "scouting led to no session within 0.5 s" in str(error)
+        assert list(found.sessions) == [router.zid]
+
+
 # ---- connecting: peers and routers
 
 

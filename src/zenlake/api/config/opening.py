@@ -491,7 +491,7 @@ def _open_client(node: Node, settings: SessionSettings) -> None:
         while not node.sessions:
             if time.monotonic() >= end:
                 raise ZError(
-                    f"timeout: no node answered within {timeout:g} s "
+                    f"timeout: scouting led to no session within {timeout:g} s "
                     "(scouting/timeout); give connect/endpoints"
                 )
             time.sleep(LOOK_SECONDS)
