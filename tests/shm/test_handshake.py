@@ -1,11 +1,14 @@
 """The handshake of shared memory: what is not right falls back to the network, or is refused."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
+from tests.support.processes import python_environment
 from zenlake.errors import AuthError
 from zenlake.link.sockets import StreamLink
 from zenlake.shm import native
@@ -93,6 +96,37 @@ def test_links_that_lose_messages_have_no_counters() -> None:
     assert not any((opener.sent, acceptor.sent, opener.received, acceptor.received))
     for node in (own, other):
         node.segment.close()
+
+
+READERS = """
+import os, sys
+from zenlake.shm import native
+from zenlake.shm.handshake import OwnSegment, ShmSteps
+
+own, other = OwnSegment(os.urandom), OwnSegment(os.urandom)
+opener, acceptor = ShmSteps(own, reliable=False), ShmSteps(other, reliable=False)
+
+def loaded():
+    return native._native is not None and "zenlake.shm.views" in sys.modules
+
+ack = acceptor.init_ack(opener.init_syn())
+before = loaded()
+opener.open_syn(ack)
+print(before, loaded())
+opener.close(lost=True)
+acceptor.close(lost=True)
+own.segment.close()
+other.segment.close()
+"""
+
+
+@pytest.mark.process
+def test_what_reads_a_buffer_is_loaded_before_a_link_that_loses_messages_opens() -> None:
+    """A Rust node takes the buffer back after 0.1 s there; loading may take longer."""
+    command = [sys.executable, "-c", READERS]
+    assert subprocess.run(
+        command, env=python_environment(), capture_output=True, text=True, timeout=60, check=False
+    ).stdout.split() == ["False", "True"]
 
 
 # ---- segments that are not as they should be

@@ -11,6 +11,7 @@ Rust: `io/zenoh-transport/src/unicast/establishment/ext/shm`.
 import ctypes
 import threading
 from collections import deque
+from importlib import import_module
 from itertools import count
 from struct import Struct
 
@@ -238,6 +239,10 @@ class ShmSteps:
 
     def _write_counters(self, w: ByteWriter) -> bytes | None:
         if not self._reliable:
+            # Without counters a Rust node takes a buffer back after 0.1 s: what reads it is loaded
+            # before the first one comes.
+            import_module("zenlake.shm.views")
+            native.load()
             w.u8("counters", NO_COUNTERS)
             return bytes(w.out)
         counters = self._own.lease()
