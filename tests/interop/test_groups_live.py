@@ -19,6 +19,7 @@ from tests.support.reference_peer import ReferenceFailed, ReferenceProcess
 from tests.support.waiting import until
 from zenlake.log import Reader, Recorder
 from zenlake.transport.drop_reason import DropReason
+from zenlake.transport.sequence import REORDER_WINDOW
 from zenlake.wire.enums import CloseReason
 
 pytestmark = pytest.mark.interop
@@ -492,6 +493,25 @@ def test_lease_and_interval(api: Any) -> None:
         assert member.member.lease == 1.0
         heard = member.counters.received_batches
         until(lambda: member.counters.received_batches, lambda count: count >= heard + 10)
+
+
+@each
+def test_fragments_do_not_end_a_membership(api: Any) -> None:
+    """A JOIN of Rust leaves out the numbers of fragments."""
+    with members(api, OURS) as (one, other):
+        (member,) = other._core.node.transports
+        ear = listen(other, "puts/**")
+        repeat(lambda: one.put("puts/a", b"one datagram"), lambda: ear.heard)
+
+        (sequence,) = member.sequences.values()
+        first = sequence.last
+        repeat(
+            lambda: one.put("puts/a", bytes(1 << 20)),
+            lambda: sequence.last - first & sequence.mask > 2 * REORDER_WINDOW,
+        )
+        heard = member.counters.received_batches
+        until(lambda: member.counters.received_batches, lambda count: count >= heard + 3)
+        assert other._core.node.transports == (member,)
 
 
 def test_members_have_a_limit() -> None:

@@ -14,6 +14,7 @@ from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_PROCESS_BYTES, ByteBudget
 from zenlake.transport.multicast import Address, GroupOffer, Member, Multicast
 from zenlake.transport.offer import SN_MASKS
+from zenlake.transport.sequence import REORDER_WINDOW
 from zenlake.wire.batch import read_batch, write_batch
 from zenlake.wire.close import Close
 from zenlake.wire.cursor import ByteReader
@@ -635,6 +636,31 @@ def test_a_join_that_is_late_brings_nothing_twice() -> None:
         a.hear([*sent, *late_join, *sent], b)
     assert a.ear.payloads == [b"%d" % index for index in range(40)]
     assert a.ear.joined_ids == [B]
+
+
+@pytest.mark.parametrize("bits", RESOLUTIONS)
+@pytest.mark.parametrize("qos", [False, True])
+def test_a_join_that_leaves_out_fragments_is_not_that_of_a_restart(bits: int, qos: bool) -> None:
+    """Rust announces the number after its last FRAME, however many FRAGMENTs it sent since."""
+    offer = {"resolution": RESOLUTIONS[bits], "qos": qos}
+    a, b = pair(**offer)
+    b.say(b"1")
+    a.hear(b.pull_all(), b)
+    b.core.on_time(b.core.deadline())
+    (lagging_join,) = b.pull_all()
+    b.say(b"2" * 500_000)
+    fragments = b.pull_all()
+    b.say(b"3" * 500_000)
+    fragments += b.pull_all()
+    assert len(fragments) > REORDER_WINDOW
+    for index, data in enumerate(fragments):
+        a.hear([data, *[lagging_join] * (index % 10 == 0)], b)
+    a.hear([lagging_join], b)
+    assert [payload[:1] for payload in a.ear.payloads] == [b"1", b"2", b"3"]
+    b.say(b"4")
+    a.hear(b.pull_all(), b)
+    assert a.ear.payloads[-1] == b"4"
+    assert (a.ear.joined_ids, a.ear.gone) == ([B], [])
 
 
 def test_after_close_nothing_is_said_or_heard() -> None:

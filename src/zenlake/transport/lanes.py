@@ -96,7 +96,7 @@ class InboundLanes:
     def on_fragment(self, deliver: Deliver, piece: fragment.Fragment, pos: int) -> None:
         """Add a FRAGMENT, and deliver the message that it completes."""
         lane = self._lane(piece.priority, piece.reliable, piece.sn, pos)
-        if not lane.sequence.admit(piece.sn):
+        if not lane.sequence.admit_fragment(piece.sn):
             return
         whole = lane.assembly.add(piece, self._patch)
         if not piece.more or piece.drop:

@@ -39,7 +39,18 @@ class SequenceIn:
     There is no retransmission in the protocol: a gap is a loss, on reliable lanes too.
     """
 
-    __slots__ = ("_may_skip", "gaps", "half", "last", "mask", "missing", "on_gap", "stale")
+    __slots__ = (
+        "_before_fragments",
+        "_last_fragment",
+        "_may_skip",
+        "gaps",
+        "half",
+        "last",
+        "mask",
+        "missing",
+        "on_gap",
+        "stale",
+    )
 
     def __init__(
         self, first: int, mask: int, on_gap: Callable[[int, int], None] | None = None
@@ -56,6 +67,9 @@ class SequenceIn:
         self.stale = 0
         "Number of duplicates and late arrivals, which were dropped."
         self._may_skip = False
+        self._last_fragment: int | None = None
+        self._before_fragments = self.last
+        "Number of the last FRAME before the fragments that end with `_last_fragment`."
 
     def admit(self, sn: int) -> bool:
         """Return whether `sn` is new. The caller has checked that it is within the mask."""
@@ -77,10 +91,25 @@ class SequenceIn:
         self._may_skip = False
         return True
 
+    def admit_fragment(self, sn: int) -> bool:
+        """Return what `admit` returns, for the number of a FRAGMENT."""
+        before = self.last
+        if not self.admit(sn):
+            return False
+        if before != self._last_fragment:
+            self._before_fragments = before
+        self._last_fragment = sn
+        return True
+
     def has_restarted(self, sn: int) -> bool:
         """Whether a sender that announces `sn` as its next number has restarted: it is too far
-        behind for an announcement that others have overtaken."""
-        behind = self.last + 1 - sn & self.mask
+        behind for an announcement that others have overtaken.
+
+        Rust announces the number after its last FRAME, however many FRAGMENTs it sent since
+        (multicast/link.rs, `latest_sn`).
+        """
+        last = self._before_fragments if self.last == self._last_fragment else self.last
+        behind = last + 1 - sn & self.mask
         return min(REORDER_WINDOW, self.mask >> 2) < behind <= self.half + 1
 
     def end_fragments(self) -> None:
