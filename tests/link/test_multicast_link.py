@@ -11,7 +11,7 @@ import pytest
 from tests.support.namespaces import need_tools
 from tests.support.waiting import until_found
 from zenlake.errors import InvalidLocator, LinkError
-from zenlake.link.multicast import MulticastLink, join
+from zenlake.link.multicast import RECEIVE_BYTES, MulticastLink, join
 from zenlake.link.options import LinkOptions
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint
@@ -154,6 +154,18 @@ def test_ttl_and_source(joined: Callable[..., MulticastLink]) -> None:
     assert bound.local.startswith("udp/127.0.0.1:")
     bound.send(b"all the same")
     assert until_found(link.receive)[0] == b"all the same"
+
+
+def receive_buffer(link: MulticastLink) -> int:
+    with socket.fromfd(link.fileno(), socket.AF_INET, socket.SOCK_DGRAM) as same:
+        return same.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+
+
+def test_a_group_has_a_large_receive_buffer(joined: Callable[..., MulticastLink]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as largest:
+        largest.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+        assert receive_buffer(joined()) == largest.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    assert receive_buffer(joined("iface=lo;so_rcvbuf=10000")) <= 20_000
 
 
 def test_a_peer_that_has_gone_does_not_break_the_group(
