@@ -952,6 +952,26 @@ def test_a_client_has_no_groups() -> None:
     assert meaning("client").node.group is None
 
 
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({}, True),
+        ({"scouting/multicast/address": "224.0.0.225:7446"}, False),
+        ({"scouting/multicast/autoconnect": {"peer": []}}, False),
+        ({"scouting/multicast/enabled": False}, False),
+    ],
+    ids=["the group's", "another", "only answers", "off"],
+)
+def test_scouting_at_the_address_of_a_group_is_said(
+    caplog: pytest.LogCaptureFixture, settings: dict[str, Any], warned: bool
+) -> None:
+    group = "udp/224.0.0.224:7446#iface=lo"
+    on = {"scouting/multicast/enabled": True, "listen/endpoints": [group]}
+    with caplog.at_level(logging.WARNING, "zenlake.config"):
+        meaning(**{**on, **settings})
+    assert ["hear scouting" in record.getMessage() for record in caplog.records] == [True] * warned
+
+
 def test_an_interval_that_no_node_can_keep() -> None:
     with pytest.raises(ZError, match=r"transport/multicast: join_seconds is 0.0"):
         meaning(transport__multicast__join_interval=0)

@@ -301,6 +301,12 @@ def _discovery(get: Get, role: WireWhatAmI, *, has_endpoints: bool) -> Discovery
     group = None
     if get("scouting/multicast/enabled") and (answer or looks):
         group = scouting_group(get)
+        if looks and get("scouting/multicast/address") in _listen_addresses(get):
+            log.warning(
+                "configuration: listen/endpoints has the group of scouting/multicast/address: "
+                "members of Rust leave it when they hear scouting; turn scouting/multicast/enabled "
+                "off, or scout at another address"
+            )
     gossip = get("scouting/gossip/enabled") and not is_client
     if group is None and not gossip:
         return None
@@ -314,6 +320,10 @@ def _discovery(get: Get, role: WireWhatAmI, *, has_endpoints: bool) -> Discovery
         scouted=scouted,
         told=_autoconnect(get, "gossip", role),
     )
+
+
+def _listen_addresses(get: Get) -> set[str]:
+    return {EndPoint(text).address for text in get("listen/endpoints")}
 
 
 def scouting_group(get: Get) -> str:
