@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.discovery import new_group, on_lo
-from tests.support.runtime_nodes import Record, make_node, new_zid, numbered
+from tests.support.runtime_nodes import Record, make_node, new_zid, numbered, put
 from tests.support.waiting import until
 from zenlake.api.config.config import Config
 from zenlake.api.discovery.info import link_of, transport_of
@@ -24,14 +24,19 @@ from zenlake.runtime.exchange import DECLARED_AT_ONCE
 from zenlake.runtime.group import BURST_DATAGRAMS, Group
 from zenlake.runtime.node import Node
 from zenlake.runtime.sending import BatchSource
+from zenlake.runtime.session_face import MAX_REPEATED, MAX_REPEATED_BYTES
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.multicast import GroupOffer
 from zenlake.transport.retry import RetryPolicy
-from zenlake.wire.declare import DeclareSubscriber
+from zenlake.wire.batch import write_batch
+from zenlake.wire.declare import Declare, DeclareSubscriber, UndeclareSubscriber
 from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.frame import Frame
+from zenlake.wire.join import Join
 from zenlake.wire.locator import EndPoint
 from zenlake.wire.network import NetworkMessage
+from zenlake.wire.wireexpr import WireExpr
 
 pytestmark = pytest.mark.slow
 
@@ -181,6 +186,72 @@ def test_declarations_are_repeated_in_slices() -> None:
         keys[-1].undeclare()
         assert len(list(steps)) == 2
         assert len([m for m in sent if type(m.body) is DeclareSubscriber]) == count - 1  # type: ignore[union-attr]
+
+
+REPEATED = 4000  # In one datagram of Rust, when two of its members have the same key.
+
+
+def test_declarations_that_a_member_repeats_are_routed_once() -> None:
+    """Two members of Rust with subscribers of one key declare them to each other without end."""
+    config = Config()
+    config.insert_json5("listen/endpoints", f'["{on_lo(new_group())}"]')
+    config.insert_json5("scouting/multicast/enabled", "false")
+    heard: list[bytes] = []
+    with zenlake_open(config) as session:
+        session.declare_subscriber("h/**", lambda sample: heard.append(sample.payload.to_bytes()))
+        publisher = session.declare_publisher("k/there")
+        core = session._core
+        (group,) = core.node.groups
+        routed: list[NetworkMessage] = []
+        route = core.exchange.routing.on_message
+
+        def counted(face: Any, message: NetworkMessage, now: float) -> Any:
+            routed.append(message)
+            return route(face, message, now)
+
+        core.exchange.routing.on_message = counted  # type: ignore[method-assign]
+        join = Join(new_zid(), WireWhatAmI.PEER, 10_000, 0, 0, patch=1)
+        numbers = iter(range(100))
+
+        def said(*messages: NetworkMessage) -> int:
+            """Receive a FRAME of a member; return how many of its messages were routed."""
+            frame = Frame(next(numbers), messages=list(messages))
+            done = threading.Event()
+            routed.clear()
+
+            def receive() -> None:
+                for message in (join, frame):
+                    data = write_batch([message])
+                    group.core.receive(data, ("127.0.0.1", 1), core.node.reactor.now())
+                done.set()
+
+            core.node.reactor.call_soon(receive)
+            assert done.wait(20)
+            return len(routed)
+
+        def matches() -> bool:
+            return publisher.matching_status.matching
+
+        there = Declare(DeclareSubscriber(0, WireExpr(0, "k/there")))
+        other = Declare(DeclareSubscriber(0, WireExpr(0, "k/other")))
+        gone = Declare(UndeclareSubscriber(0, WireExpr(0, "k/there")))
+        both = [there, other] * (REPEATED // 2)
+        assert said(there) == 1
+        assert matches()
+        assert said(there) == said(there, there, there) == 0
+        assert said(*both) == 1
+        assert said(*both, put(b"1", key="h/a"), *both, gone, put(b"2", key="h/a")) == 1
+        until(lambda: heard[:], lambda payloads: payloads == [b"1", b"2"])
+        assert not matches()
+        assert said(*both) == 2
+        assert matches()
+        many = [
+            Declare(DeclareSubscriber(0, WireExpr(0, f"m/{number}" + size * "x")))
+            for size in (0, MAX_REPEATED_BYTES)
+            for number in range(MAX_REPEATED)
+        ]
+        assert said(*many) == len(many)
+        assert said(*many[MAX_REPEATED:], there) == MAX_REPEATED + 1  # Too long to be kept.
 
 
 def test_bursts_have_pauses_between_them() -> None:

@@ -30,6 +30,7 @@ from zenlake.runtime.session_face import (
     InboundRoute,
     LocalSubscribers,
     ReceivedKey,
+    RepeatedDeclarations,
     SessionFace,
 )
 from zenlake.runtime.transport_session import TransportSession
@@ -430,6 +431,8 @@ class Exchange:
                 session.close(CloseReason.GENERIC)
                 return
             session_face = SessionFace(session, face)
+            if session.group is not None:
+                session_face.repeated = RepeatedDeclarations()
             face.link = session_face
             session.face = session_face
             self._dispatch(out)

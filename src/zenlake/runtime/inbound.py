@@ -27,6 +27,7 @@ from zenlake.shm.segment import ShmError
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.lanes import skip_messages
 from zenlake.wire.cursor import ByteReader, encode
+from zenlake.wire.declare import ID as DECLARE
 from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.enums import Mapping, WirePriority
 from zenlake.wire.network import NETWORK, NetworkMessage, is_network
@@ -125,10 +126,16 @@ class InboundFrames:
     # ---- one message
 
     def _on_message(self, session_face: SessionFace, data: bytes, pos: int, end: int) -> int:
-        """Decode any message but a PUSH and route it; return where it ends."""
+        """Decode any message but a PUSH and route it; return where it ends. Declarations that a
+        member of a group repeats are skipped."""
+        repeated = session_face.repeated
+        if repeated is not None and (done := repeated.skip(data, pos, end)) > pos:
+            return done
         shm = session_face.session.shm
         r = ByteReader(data, pos, end, shm=shm is not None)
         message = NETWORK.read(r)
+        if repeated is not None:
+            repeated.note(message, data[pos : r.pos])
         if shm is not None and not self._expand(session_face.session, shm, message):
             return r.pos
         if type(message) is NetworkOam and message.id == LINK_STATE:
@@ -250,7 +257,9 @@ class InboundFrames:
                         if kind == PUSH:
                             self._on_push(session_face, reliable, data, pos + start, end)
                         else:
-                            self._on_message(session_face, data, pos + start, end)
+                            done = self._on_message(session_face, data, pos + start, end)
+                    if session_face.repeated is not None and kind == DECLARE:
+                        stop = max(stop, int(rows["start"].searchsorted(done - pos)))
                 at = stop
             done = pos + consumed
             if error is not None:
