@@ -221,6 +221,58 @@ def test_one_host_is_no_group() -> None:
         join(EndPoint("udp/127.0.0.1:7446"), OPTIONS)
 
 
+SEVERAL_INTERFACES = """
+set -e
+ip link set lo up multicast on
+ip link add unplugged type veth peer name other  # The other end stays down.
+ip link set unplugged up
+ip address add 10.1.0.1/24 dev unplugged
+ip -6 address add fd01::1/64 dev unplugged nodad
+for n in 1 2 3 4 5 6; do
+    ip link add z$n type veth peer name p$n
+    ip link set z$n addrgenmode none
+    ip link set z$n up
+    ip link set p$n up
+    until ip link show z$n | grep -q 'state UP'; do sleep 0.01; done
+    ip address add 10.2.$n.1/24 dev z$n
+    ip -6 address add fe80::$n/64 dev z$n nodad
+    ip -6 address add fd02:$n::1/64 dev z$n nodad
+done
+ip address del 10.2.6.1/24 dev z6
+exec "$0" -c "$1"
+"""
+SOURCES = """
+from zenlake.errors import LinkError
+from zenlake.link.multicast import join
+from zenlake.link.options import LinkOptions
+from zenlake.wire.locator import EndPoint
+
+groups = ("224.0.0.224:1", "[ff02::224]:1", "[ff02::224%z3]:1", "[ff02::224%z3]:1#iface=z5")
+for group in groups:
+    print(join(EndPoint("udp/" + group), LinkOptions()).local.rpartition(":")[0])
+try:
+    join(EndPoint("udp/224.0.0.224:1#iface=z6"), LinkOptions())
+except LinkError as error:
+    print("this interface has no address" in str(error))
+"""
+
+
+@pytest.mark.process
+def test_which_interface_is_taken() -> None:
+    """Without `iface` the first that does multicast and has a carrier, as in Rust; never
+    loopback."""
+    need_tools("interfaces", "unshare", "ip")
+    done = subprocess.run(
+        ["unshare", "-rn", "sh", "-c", SEVERAL_INTERFACES, sys.executable, SOURCES],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    expected = ["udp/10.2.1.1", "udp/[fd02:1::1]", "udp/[fd02:3::1]", "udp/[fd02:5::1]", "True"]
+    assert done.stdout.split() == expected, done
+
+
 IN_A_NETWORK_OF_ITS_OWN = """
 set -e
 ip link set lo up

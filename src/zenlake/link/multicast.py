@@ -152,7 +152,7 @@ def join(endpoint: EndPoint, options: LinkOptions) -> MulticastLink:
     if not groups:
         raise LinkError(f"{endpoint}: is not a multicast group: use such as udp/224.0.0.224:7446")
     group = groups[0]
-    source = _source(endpoint, group.family)
+    source = _source(endpoint, group)
     index = _index_of(source.sockaddr)
     hearing = _hearing_socket(endpoint, group, source, index)
     try:
@@ -164,9 +164,10 @@ def join(endpoint: EndPoint, options: LinkOptions) -> MulticastLink:
     return MulticastLink(endpoint, (group.sockaddr[0], port), hearing, sending)
 
 
-def _source(endpoint: EndPoint, family: int) -> Address:
-    """Return the address to send from: of `bind`, else of `iface`, else of any interface."""
-    config = endpoint.config
+def _source(endpoint: EndPoint, group: Address) -> Address:
+    """Return the address to send from: of `bind`, else of `iface` or the group's own zone, else of
+    any interface."""
+    config, family = endpoint.config, group.family
     port = 0
     if "bind" in config:
         bound = _numeric(endpoint, config["bind"], "bind")
@@ -175,13 +176,20 @@ def _source(endpoint: EndPoint, family: int) -> Address:
         if not sockets.is_wildcard(bound.sockaddr[0]):
             return bound
         port = bound.sockaddr[1]
-    host = _interface_host(endpoint, config.get("iface"), family) or WILDCARD[family]
+    iface = config.get("iface", _zone_of(group))
+    host = _interface_host(endpoint, iface, family) or WILDCARD[family]
     return _numeric(endpoint, f"[{host}]:{port}", "iface")
 
 
 def _numeric(endpoint: EndPoint, text: str, key: str) -> Address:
     flags = socket.AI_NUMERICHOST
     return sockets.look_up(endpoint, text, socket.SOCK_DGRAM, flags=flags, key=key)[0]
+
+
+def _zone_of(group: Address) -> str | None:
+    """Return the interface that the group's address names, as ff02::224%eth0 does."""
+    index = group.sockaddr[3] if group.family == socket.AF_INET6 else 0
+    return socket.if_indextoname(index) if index else None
 
 
 def _interface_host(endpoint: EndPoint, iface: str | None, family: int) -> str | None:
@@ -191,7 +199,10 @@ def _interface_host(endpoint: EndPoint, iface: str | None, family: int) -> str |
     else:
         chosen = next((i for i in usable if iface in (i.name, i.host)), None)
         if chosen is None:
-            raise LinkError(f"{endpoint}: iface={iface}: no interface has this name or address")
+            why = "no interface has this name or address"
+            if iface in {i.name for i in sockets.interfaces()}:
+                why = "this interface has no address of the group's IP version"
+            raise LinkError(f"{endpoint}: iface={iface}: {why}")
     if chosen is None:
         return None
     return f"{chosen.host}%{chosen.name}" if sockets.is_zoned(chosen.host) else chosen.host

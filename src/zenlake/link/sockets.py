@@ -44,7 +44,8 @@ HAS_INTERFACE_CALLS = IS_LINUX and HAS_IOCTL  # The numbers and tables below are
 SIOCGIFCONF, SIOCGIFFLAGS = 0x8912, 0x8913
 IFREQ = struct.Struct("16s H 2x 4s 16x")  # Name, then a sockaddr_in: family, port, address.
 IFREQ_FLAGS = struct.Struct("16s H 22x")
-IFF_UP, IFF_MULTICAST = 0x1, 0x1000
+IFF_UP, IFF_LOOPBACK, IFF_RUNNING, IFF_MULTICAST = 0x1, 0x8, 0x40, 0x1000
+MULTICAST_FLAGS = IFF_LOOPBACK | IFF_RUNNING | IFF_MULTICAST
 INET6_TABLE = Path("/proc/net/if_inet6")
 IFA_F_UNUSABLE = 0x40 | 0x08  # Tentative or duplicate addresses, which cannot be bound.
 
@@ -76,6 +77,7 @@ class Interface(NamedTuple):
     name: str
     host: str
     multicast: bool
+    "Whether it does multicast, has a carrier, and is not loopback: as Rust picks one."
 
 
 def failed(name: str, what: str, error: OSError) -> LinkError:
@@ -211,19 +213,22 @@ def family_of(host: str) -> int:
 
 
 def interfaces(name: str | None = None) -> list[Interface]:
-    """Return the addresses of every interface that is up, or of the interface `name`.
+    """Return the addresses of every interface that is up, or of the interface `name`: those of
+    IPv4 first, then by the interface's index, as the system lists interfaces.
 
     On systems other than Linux they are those of the host's name and of loopback, without names.
     """
     if not HAS_INTERFACE_CALLS:
         return [] if name else [*_named_addresses()]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        flags = {n: _flags(sock, n) for _, n in socket.if_nameindex() if name in (None, n)}
-        return [
-            Interface(n, host, bool(flags[n] & IFF_MULTICAST))
+        flags = {n: _flags(sock, n) for _, n in sorted(socket.if_nameindex()) if name in (None, n)}
+        order = [*flags]
+        found = [
+            Interface(n, host, flags[n] & MULTICAST_FLAGS == IFF_RUNNING | IFF_MULTICAST)
             for n, host in [*_v4_addresses(sock), *_v6_addresses()]
             if flags.get(n, 0) & IFF_UP
         ]
+    return sorted(found, key=lambda i: (":" in i.host, order.index(i.name), is_zoned(i.host)))
 
 
 def _named_addresses() -> Iterator[Interface]:
