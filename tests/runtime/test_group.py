@@ -41,6 +41,7 @@ from zenlake.wire.wireexpr import WireExpr
 pytestmark = pytest.mark.slow
 
 LEASE_SECONDS = 0.3
+NO_INTERFACE = (1 << 31) - 1  # Index that no interface has: it was removed.
 SIZE = 5000  # One message of that size per datagram.
 
 
@@ -301,7 +302,8 @@ def test_a_group_outlives_a_network_that_is_down(caplog: pytest.LogCaptureFixtur
         assert 1 <= len(lines) < 20
 
 
-def test_a_group_whose_socket_failed_is_joined_again() -> None:
+@pytest.mark.parametrize("way", ["in", "out"])
+def test_a_group_whose_socket_failed_is_joined_again(way: str) -> None:
     heard, at = Record(), new_group()
     zid = new_zid()
     offer = GroupOffer(zid=zid, whatami=WireWhatAmI.PEER, join_seconds=0.1)
@@ -316,10 +318,16 @@ def test_a_group_whose_socket_failed_is_joined_again() -> None:
         (group,) = node.groups
         until(lambda: members(group), bool)
 
-        def fails(sock: Any) -> None:
+        def fails(*arguments: Any) -> Any:
             raise LinkError("the socket failed, on purpose")
 
-        group.link._receive = fails  # type: ignore[method-assign]
+        if way == "in":
+            group.link._receive = fails  # type: ignore[method-assign, assignment]
+        else:
+            group.link.send = fails  # type: ignore[method-assign, assignment]
+            time.sleep(LEASE_SECONDS)
+            assert node.groups == (group,)
+            group.link._index = NO_INTERFACE
         until(lambda: node.groups, lambda groups: groups not in ((), (group,)))
         (again,) = node.groups
         until(lambda: members(again), bool)

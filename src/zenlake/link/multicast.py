@@ -59,13 +59,18 @@ class MulticastLink:
     "Largest datagram; the multicast transport uses 8192 bytes of it."
 
     def __init__(
-        self, endpoint: EndPoint, group: Any, hearing: socket.socket, sending: socket.socket
+        self,
+        endpoint: EndPoint,
+        group: Any,
+        index: int,
+        hearing: socket.socket,
+        sending: socket.socket,
     ) -> None:
         self.protocol = endpoint.protocol
         self.name: str = endpoint
         self.local = sockaddr_locator(self.protocol, sending.getsockname())
         self.remote = sockaddr_locator(self.protocol, group)
-        self._group, self._hearing = group, hearing
+        self._group, self._index, self._hearing = group, index, hearing
         self.unicast = sending
         "Socket that sends, and receives the datagrams to this node alone."
         host, self._port = sending.getsockname()[:2]
@@ -93,6 +98,15 @@ class MulticastLink:
     def send_to(self, data: bytes | bytearray | memoryview, address: tuple[str, int]) -> int:
         """Send a datagram to the sender of a received one; return its size, or 0."""
         return self._send(data, address)
+
+    @property
+    def has_interface(self) -> bool:
+        """Whether the interface exists on which the group was joined. Another one of its name does
+        not replace it."""
+        try:
+            return not self._index or bool(socket.if_indextoname(self._index))
+        except OSError:
+            return False
 
     def locator_of(self, address: tuple[str, int]) -> Locator:
         """Return the locator of the sender of a received datagram."""
@@ -161,7 +175,7 @@ def join(endpoint: EndPoint, options: LinkOptions) -> MulticastLink:
         hearing.close()
         raise
     port = hearing.getsockname()[1]
-    return MulticastLink(endpoint, (group.sockaddr[0], port), hearing, sending)
+    return MulticastLink(endpoint, (group.sockaddr[0], port), index, hearing, sending)
 
 
 def _source(endpoint: EndPoint, group: Address) -> Address:

@@ -297,6 +297,11 @@ class Group(SendingSession):
                 data, sender = received
                 guard(self._core.receive, data, sender, self._reactor.now())
         except LinkError as error:
+            self._fail(error)
+
+    def _fail(self, error: LinkError) -> None:
+        """Leave the group because its link is of no use; the node joins it again."""
+        if self.over is None:
             log.error("left a group: %s", error)
             end = SessionClosed(str(error), CloseReason.GENERIC)
             end.__cause__ = error
@@ -354,6 +359,8 @@ class Group(SendingSession):
             except LinkError as error:  # The network may come back.
                 core.counters.drop_sent(DropReason.GROUP_LINK_FAILED)
                 self._node.log_limited("group", "cannot send to a group: %s", error)
+                if not self.link.has_interface:
+                    self._reactor.call_soon(partial(self._fail, error))
             self._moved_at = now
             data = core.pull(now, full_only)
         if data is not None:
