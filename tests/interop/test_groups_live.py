@@ -215,16 +215,47 @@ def test_arrow_and_a_recorder_hear_a_group(api: Any, tmp_path: Any) -> None:
 
 
 @both_ways
-def test_neither_queries_nor_tokens_pass(sender: Any, receiver: Any) -> None:
+@pytest.mark.parametrize("mode", ["peer", "router"])
+def test_neither_queries_nor_tokens_pass(sender: Any, receiver: Any, mode: str) -> None:
     """Rust declares nothing but subscribers to a group, and sends it nothing but puts."""
-    with members(sender, receiver) as (one, other):
-        ear = listen(other, "puts/**")
-        other.declare_queryable("query/**", lambda query: query.reply("query/a", b"answer"))
-        token = other.liveliness().declare_token("token/a")
-        repeat(lambda: one.put("puts/a", b""), lambda: ear.heard)
-        assert list(one.get("query/a", timeout=1.0)) == []
-        assert list(one.liveliness().get("token/**", timeout=1.0)) == []
-        token.undeclare()
+    group, at = new_group(), loopback()
+    both: dict[str, Any] = {"listen/endpoints": [on_lo(group), at]}
+    with sessions(
+        in_group(sender, group, **both),
+        in_group(receiver, group, mode=mode),
+        (THEIRS, "client", {"connect/endpoints": [at]}),
+    ) as (one, other, client):
+        know_each_other(one, other)
+        until(lambda: len(one.info.transports()), lambda count: count == 2)
+        ear, client_ear = listen(other, "puts/**"), listen(client, "puts/**")
+        sides = {"here": (one, client), "there": (other, other)}
+        tokens = []
+        for side, (_, session) in sides.items():
+            for complete in (False, True):
+                session.declare_queryable(
+                    f"{side}/**" if complete else "*/a",
+                    lambda query, side=side: query.reply(f"{side}/a", b"answer"),
+                    complete=complete,
+                )
+            tokens.append(session.liveliness().declare_token(f"token/{side}"))
+        heard = [Ear(), Ear()]
+        for session, watcher in ((one, heard[0]), (other, heard[1])):
+            session.liveliness().declare_subscriber("token/**", watcher.hear, history=True)
+        repeat(lambda: client.put("puts/a", b"out"), lambda: b"out" in payloads(ear))
+        repeat(lambda: other.put("puts/a", b"in"), lambda: b"in" in payloads(client_ear))
+        for side, sessions_there in sides.items():
+            for asking in sessions_there:
+                assert keys(asking.get("*/a", timeout=1.0)) == {f"{side}/a"}
+                assert keys(asking.liveliness().get("token/**", timeout=1.0)) == {f"token/{side}"}
+        for token in tokens:
+            token.undeclare()
+        for side, watcher in zip(sides, heard, strict=True):
+            until(lambda: len(watcher.heard), lambda count: count == 2)  # noqa: B023
+            assert {sample.key for sample in watcher.heard} == {f"token/{side}"}
+
+
+def keys(replies: Any) -> set[str]:
+    return {str(reply.ok.key_expr) for reply in replies}
 
 
 def test_a_publisher_of_ours_knows_subscribers_of_a_group() -> None:
