@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import zenoh
 import zenlake
 from tests.golden.proxy import free_port
 from tests.support.interop_pair import open_session
-from tests.support.waiting import until
+from tests.support.waiting import until, until_found
 from zenlake.api.pubsub.arrow import ArrowBatches
 from zenlake.columnar.schema import SAMPLE
 from zenlake.runtime import kernel_loader
@@ -330,4 +331,34 @@ def test_limits_that_are_too_small_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_overflow_is_one_of_two_words() -> None:
     with pytest.raises(ValueError, match="'block' or 'drop', not 'spill'"):
-        ArrowBatches(overflow="spill")
+        ArrowBatches(overflow="spill")  # type: ignore[arg-type]
+
+
+def test_only_samples_become_record_batches() -> None:
+    config = zenlake.Config()
+    config.insert_json5("listen/endpoints", "[]")
+    config.insert_json5("scouting/multicast/enabled", "false")
+    refused = pytest.raises(ValueError, match=r"type ArrowBatches: .* samples only")
+    with zenlake.open(config) as session:
+        publisher = session.declare_publisher("a")
+        info, alive = session.info, session.liveliness()
+        takers: tuple[Callable[[Any], object], ...] = (
+            partial(session.declare_queryable, "a"),
+            partial(session.get, "a"),
+            partial(alive.get, "a"),
+            session.declare_querier("a").get,
+            publisher.declare_matching_listener,
+            info.declare_link_events_listener,
+            info.declare_transport_events_listener,
+            zenlake.ext.declare_advanced_subscriber(session, "a").sample_miss_listener,
+            zenlake.scout,
+        )
+        for take in takers:
+            with refused:
+                take(ArrowBatches())
+        with alive.declare_token("alive"):
+            tokens = alive.declare_subscriber("alive", ArrowBatches(max_age=0.0), history=True)
+            assert until_found(tokens.try_recv).column("key").to_pylist() == ["alive"]
+        advanced = zenlake.ext.declare_advanced_subscriber(session, "b", ArrowBatches(max_age=0.0))
+        session.put("b", b"1")
+        assert until_found(advanced.try_recv).column("payload").to_pylist() == [b"1"]

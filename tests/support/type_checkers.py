@@ -43,6 +43,11 @@ class Findings:
         return any(not UNTYPED.search(error) for error in self.errors.get(line, ()))
 
 
+def bare(shown: str) -> str:
+    """Return a type as a checker shows it, without the modules of its names."""
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", shown)
+
+
 def check(programs: dict[str, str], folder: Path) -> dict[str, dict[str, Findings]]:
     """Write the programs, by name, into `folder`; return the findings by checker and program."""
     for name, text in programs.items():

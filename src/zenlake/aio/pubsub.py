@@ -26,7 +26,7 @@ from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.keyexpr import KeyExpr
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from zenlake.columnar.record_batch import IntoRecordBatch
 
 
 class Subscriber(Receiver[Sample]):
@@ -88,7 +88,7 @@ class Publisher(Sender):
         call = partial(self._entity.delete, **options)
         await self._gate.send(call, waits=not self._entity.has_room())
 
-    async def put_batch(self, batch: "pa.RecordBatch") -> int:
+    async def put_batch(self, batch: "IntoRecordBatch") -> int:
         """Publish every row of `batch`; return their number. Waits for room; drops nothing."""
         count: int = await self._gate.send(partial(self._entity.put_batch, batch), waits=True)
         return count

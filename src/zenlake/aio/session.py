@@ -41,7 +41,7 @@ from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.keyexpr import KeyExpr
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from zenlake.columnar.record_batch import IntoRecordBatch
 
 
 class Session:
@@ -105,7 +105,7 @@ class Session:
     async def _send(self, call: Callable[[], None], priority: Priority | None) -> None:
         await self._gate(priority).send(call, waits=not self._entity.has_room(priority))
 
-    async def put_batch(self, batch: "pa.RecordBatch") -> int:
+    async def put_batch(self, batch: "IntoRecordBatch") -> int:
         """Publish every row of `batch`; return their number. Waits for room; drops nothing."""
         gate = self._gate(Priority.DEFAULT)
         return await gate.send(partial(self._entity.put_batch, batch), waits=True)

@@ -137,7 +137,7 @@ IntoChannel = DefaultHandler[T] | FifoChannel[T] | RingChannel[T] | None
 "Handler that gives a reader: a channel, or None for the default."
 CallbackAnd = tuple[Callable[[T], object], H]
 "Handler of a callback and any object, which becomes the receiver's `handler`."
-IntoCallback = Callable[[T], object] | Sink[T]
+IntoCallback = Callable[[T], object]
 "Handler that takes the items itself, without a reader: a function or a Callback."
 
 
@@ -229,8 +229,12 @@ DROP_IN_TUPLE = (
 )
 
 
-def make_sink(handler: object, name: str) -> tuple[Sink[Any], Any, bool]:
+def make_sink(
+    handler: object, name: str, *, of_samples: bool = False
+) -> tuple[Sink[Any], Any, bool]:
     """Make the sink for a user's `handler` argument; `name` names the callback thread.
+
+    With `of_samples` the items are samples, the only ones that some handlers take.
 
     Returns the sink, the entity's `.handler`, and whether the entity outlives its Python object
     (background).
@@ -240,6 +244,11 @@ def make_sink(handler: object, name: str) -> tuple[Sink[Any], Any, bool]:
     (True, 'a', 'b', None)
     """
     match handler:
+        case Sink() if handler.of_samples and not of_samples:
+            raise ValueError(
+                f"Invalid handler type {type(handler).__name__}: it takes samples only, which "
+                "declare_subscriber gives"
+            )
         case None | DefaultHandler():
             return _channel(Fifo(FIFO_ITEMS))
         case FifoChannel():

@@ -47,9 +47,8 @@ from zenlake.wire import entity
 from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from zenlake.api.pubsub.arrow import ArrowBatches, RecordBatch
+    from zenlake.api.pubsub.arrow import ArrowBatches
+    from zenlake.columnar.record_batch import IntoRecordBatch, RecordBatch
 
 MAX_ROUTES = 4096  # Routes of puts without a publisher that are remembered.
 
@@ -208,7 +207,7 @@ class Session(metaclass=Unconstructed):
         node = self._core.node
         return all(link.has_room(qos) for link in (*node.sessions.values(), *node.groups))
 
-    def put_batch(self, batch: "pa.RecordBatch") -> int:
+    def put_batch(self, batch: "IntoRecordBatch") -> int:
         """Publish every row of an Arrow record batch; return the number of rows.
 
         The columns are those of `zenlake.columnar.schema`; all but `key` are optional. Waits while

@@ -43,6 +43,8 @@ class Sink(Generic[T]):
     "Number of dropped items: overwritten in a ring, pushed after close, or left without a reader."
     elastic: ClassVar[bool] = False
     "Whether the capacity depends on the size of the items (see `fit`)."
+    of_samples: ClassVar[bool] = False
+    "Whether it takes samples only."
 
     def __init__(self) -> None:
         self.dropped = 0

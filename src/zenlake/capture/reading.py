@@ -5,6 +5,7 @@ Knows the order of the work and what is skipped. The work itself stands in the f
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,9 @@ from zenlake.capture.datagrams import Datagrams
 from zenlake.capture.packets import MAX_STREAMS, CaptureFile, Packets
 from zenlake.capture.report import Report, Stream
 from zenlake.capture.rows import RowCollector
+
+if TYPE_CHECKING:
+    from zenlake.columnar.record_batch import RecordBatch
 
 PORTS = (7447, 7446)
 MAX_ROWS = 50_000
@@ -44,7 +48,7 @@ def read(
     return Reading(CaptureFile(path), streams, columns, ports, max_rows)
 
 
-class Reading(Iterator[pa.RecordBatch]):
+class Reading(Iterator["RecordBatch"]):
     """An iterator of record batches; `report` is complete when it has ended."""
 
     def __init__(
@@ -67,10 +71,10 @@ class Reading(Iterator[pa.RecordBatch]):
         self._conversations: dict[int, Conversation] = {}
         self._batches = self._all()
 
-    def __next__(self) -> pa.RecordBatch:
+    def __next__(self) -> "RecordBatch":
         return next(self._batches)
 
-    def _all(self) -> Iterator[pa.RecordBatch]:
+    def _all(self) -> "Iterator[RecordBatch]":
         for window in self._file.windows():
             for conversation, packets in self._of_streams(self._datagrams.join(window)):
                 for _ in conversation.read(packets):

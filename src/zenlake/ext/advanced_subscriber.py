@@ -23,6 +23,8 @@ from zenlake.api.handlers import (
     Receiver,
     make_sink,
 )
+from zenlake.api.query.get import split_selector
+from zenlake.api.query.options import QueryOptions
 from zenlake.api.session_core import core_of
 from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import (
@@ -50,12 +52,17 @@ from zenlake.keyexpr import KeyExpr
 from zenlake.serial import SerialExecutor
 
 if TYPE_CHECKING:
+    from zenlake.api.pubsub.arrow import ArrowBatches
     from zenlake.api.pubsub.subscriber import Subscriber
     from zenlake.api.session import Session
+    from zenlake.columnar.record_batch import RecordBatch
 
 log = logging.getLogger("zenlake.ext")
 
 QUERY_TIMEOUT = 10.0  # Seconds per query for history or missing samples.
+ASKED = QueryOptions(
+    QUERY_TIMEOUT, QueryTarget.ALL, ConsolidationMode.NONE, ReplyKeyExpr.ANY, QUERY_TIMEOUT
+)
 BACKLOG = 1_024  # Queued steps above which the network has to wait.
 JOIN = 10.0  # Seconds that undeclare waits for a running callback.
 
@@ -220,15 +227,9 @@ class SampleIntake(Sink[Sample]):
         if self._over:
             replies.close()
             return
+        selector = f"{key}?{parameters}" if parameters else key
         try:
-            self.session().get(
-                f"{key}?{parameters}" if parameters else key,
-                replies,
-                target=QueryTarget.ALL,
-                consolidation=ConsolidationMode.NONE,
-                accept_replies=ReplyKeyExpr.ANY,
-                timeout=QUERY_TIMEOUT,
-            )
+            core_of(self.session()).queries.ask(*split_selector(selector), ASKED, replies)
         except ZError as error:
             log.debug("advanced subscriber on %s: no query: %s", self._key, error)
             replies.close()
@@ -356,6 +357,10 @@ class AdvancedSubscriber(KeyedEntity, Receiver[H]):
 
     @overload
     def detect_publishers(
+        self, /, handler: "ArrowBatches", *, history: bool | None = None
+    ) -> "Subscriber[Handler[RecordBatch]]": ...
+    @overload
+    def detect_publishers(
         self, /, handler: IntoChannel[Sample] = None, *, history: bool | None = None
     ) -> "Subscriber[Handler[Sample]]": ...
     @overload
@@ -394,6 +399,17 @@ class SampleMissListener(Receiver[H]):
         self._sink.join(JOIN)
 
 
+@overload
+def declare_advanced_subscriber(
+    session: "Session",
+    key_expr: KeyExpr | str,
+    handler: "ArrowBatches",
+    *,
+    allowed_origin: Locality | None = None,
+    history: HistoryConfig | None = None,
+    recovery: RecoveryConfig | None = None,
+    subscriber_detection: bool | None = None,
+) -> "AdvancedSubscriber[Handler[RecordBatch]]": ...
 @overload
 def declare_advanced_subscriber(
     session: "Session",
@@ -443,9 +459,9 @@ def declare_advanced_subscriber(
     """
     key = KeyExpr(key_expr)
     _check(history)
-    sink, reader, background = make_sink(handler, f"zenlake-advanced-{key}")
+    sink, reader, background = make_sink(handler, f"zenlake-advanced-{key}", of_samples=True)
     intake = SampleIntake(session, key, sink, history, recovery)
-    inner = session.declare_subscriber(key_expr, intake, allowed_origin=allowed_origin)
+    inner = core_of(session).subscribers.declare(key_expr, intake, allowed_origin)
     intake.undeclares.callback(inner.undeclare)
     try:
         if history is not None:

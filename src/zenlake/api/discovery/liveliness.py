@@ -5,7 +5,7 @@ Knows tokens as key expressions. Does not know how the end of a session is notic
 
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from zenlake.api.arguments import IntoKeyExpr, check_timeout, instance, key_of
 from zenlake.api.discovery.matching import SessionInterests, TokenWatch
@@ -25,6 +25,10 @@ from zenlake.wire import qos
 from zenlake.wire.declare import Declare, DeclareToken, UndeclareToken
 from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr
+
+if TYPE_CHECKING:
+    from zenlake.api.pubsub.arrow import ArrowBatches
+    from zenlake.columnar.record_batch import RecordBatch
 
 H = TypeVar("H")
 
@@ -127,6 +131,15 @@ class Liveliness(metaclass=Unconstructed):
         self,
         /,
         key_expr: IntoKeyExpr,
+        handler: "ArrowBatches",
+        *,
+        history: bool | None = None,
+    ) -> "Subscriber[Handler[RecordBatch]]": ...
+    @overload
+    def declare_subscriber(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
         handler: IntoChannel[Sample] = None,
         *,
         history: bool | None = None,
@@ -159,7 +172,7 @@ class Liveliness(metaclass=Unconstructed):
         key = key_of(key_expr)
         if self._exchange.closed:
             raise ZError("session closed")
-        sink, reader, background = make_sink(handler, f"zenlake liveliness {key}")
+        sink, reader, background = make_sink(handler, f"zenlake liveliness {key}", of_samples=True)
         number = self._interests.watch_tokens(TokenWatch(key, bool(history), sink))
         declared = SubscriberEntry({number: key}, Locality.ANY, sink)
         return make(

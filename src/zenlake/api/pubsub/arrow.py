@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from zenlake.api.pubsub.subscriber import RunSink
 from zenlake.api.sinks import BoundedSink, Channel, call_each
@@ -35,19 +35,13 @@ if TYPE_CHECKING:
     from zenlake.api.pubsub.outbound_route import OutboundRoute
     from zenlake.api.session_core import SessionCore
     from zenlake.columnar.read import SampleBatcher
+    from zenlake.columnar.record_batch import IntoRecordBatch, RecordBatch
     from zenlake.runtime.exchange import Exchange
     from zenlake.runtime.local_delivery import RawPush
     from zenlake.runtime.session_face import SessionFace
     from zenlake.wire.kernels.emit import PushColumns
     from zenlake.wire.push_run import PushRun
     from zenlake.wire.scan import Scanner
-
-    class RecordBatch(pa.RecordBatch):  # type: ignore[misc]  # pyarrow has no types.
-        """Record batch by a name that type checkers know.
-
-        An unknown type would make `declare_subscriber` partly unknown to programs without Arrow.
-        """
-
 
 BATCHES = 4  # Full batches that may wait to be read.
 LARGE_BYTES = 16 << 10  # Least size of a sample that is scanned alone, as its encoded message.
@@ -58,7 +52,7 @@ MAX_BYTES = 16 << 20
 MAX_AGE = 0.1
 
 
-class ArrowBatches(RunSink, BoundedSink[Any], Channel[Any]):
+class ArrowBatches(RunSink, BoundedSink[Any], Channel["RecordBatch"]):
     """Handler for `declare_subscriber` that yields samples as Arrow record batches.
 
     A batch is complete when it has `max_rows` samples or `max_bytes` of payloads, or when its first
@@ -79,7 +73,7 @@ class ArrowBatches(RunSink, BoundedSink[Any], Channel[Any]):
         max_bytes: int = MAX_BYTES,
         max_age: float = MAX_AGE,
         batches: int = BATCHES,
-        overflow: str = "block",
+        overflow: Literal["block", "drop"] = "block",
     ) -> None:
         super().__init__(batches)
         if max_rows < 1 or max_bytes < 1 or batches < 1 or max_age < 0:
@@ -200,7 +194,7 @@ class ArrowBatches(RunSink, BoundedSink[Any], Channel[Any]):
 
     # ---- out
 
-    def recv(self) -> "pa.RecordBatch":
+    def recv(self) -> "RecordBatch":
         while True:
             with self._lock:
                 batch, wait = self._next()
@@ -211,7 +205,7 @@ class ArrowBatches(RunSink, BoundedSink[Any], Channel[Any]):
                 calls = self._notify_room()
             return self._finish_batch(batch, calls)
 
-    def try_recv(self) -> "pa.RecordBatch | None":
+    def try_recv(self) -> "RecordBatch | None":
         with self._lock:
             batch, _ = self._next()
             if batch is None:
@@ -237,9 +231,9 @@ class ArrowBatches(RunSink, BoundedSink[Any], Channel[Any]):
 
     def _finish_batch(
         self, batcher: "SampleBatcher", calls: Iterable[Callable[[], None]]
-    ) -> "pa.RecordBatch":
+    ) -> "RecordBatch":
         call_each(calls)
-        batch = batcher.finish()
+        batch: RecordBatch = batcher.finish()
         self._spare = batcher
         return batch
 
@@ -274,7 +268,7 @@ def _load_kernels() -> None:
     read.load()
 
 
-def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute | None") -> int:
+def put_batch(core: "SessionCore", rows: "IntoRecordBatch", way: "OutboundRoute | None") -> int:
     """Publish every row, with the options of `way` if it is given; return the number of rows.
 
     MessageTooLarge: rows were too large for a session; all others have been sent.
@@ -283,13 +277,14 @@ def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute 
 
     if core.exchange.closed:
         raise ZError("session closed")
+    batch: pa.RecordBatch = rows
     if way is not None:
         batch = _with_publisher_columns(batch, way)
     elif "key" not in batch.schema.names:
         raise EncodeError("is missing: a sample needs a key", "column 'key'")
     refused: list[MessageTooLarge] = []
-    for priority, reliable, rows in split_lanes(batch):
-        refused += _put_lane(core, rows, priority, reliable, way)
+    for priority, reliable, lane in split_lanes(batch):
+        refused += _put_lane(core, lane, priority, reliable, way)
     if refused:
         raise refused[0]
     return batch.num_rows  # type: ignore[no-any-return]

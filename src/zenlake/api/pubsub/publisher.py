@@ -28,9 +28,8 @@ from zenlake.wire import entity
 from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from zenlake.api.session_core import SessionCore
+    from zenlake.columnar.record_batch import IntoRecordBatch
 
 
 class Publisher(WatchedEntity):
@@ -118,7 +117,7 @@ class Publisher(WatchedEntity):
         route = self._route
         return all(port.session.has_room(route.qos) for port, _ in route.current_ports())
 
-    def put_batch(self, batch: "pa.RecordBatch") -> int:
+    def put_batch(self, batch: "IntoRecordBatch") -> int:
         """Publish every row of `batch` on this key, at once; return how many.
 
         Columns as in `zenlake.columnar.schema`, all but `payload` may be missing. Waits while

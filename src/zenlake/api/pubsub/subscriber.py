@@ -63,6 +63,7 @@ class SubscriberEntry:
 class RunSink(Sink[Any]):
     """Sink that takes samples by the run, as the scan found them, so that no Sample is made."""
 
+    of_samples = True
     messages_from: int | None = None
     """Least size in bytes from which a sample that arrived alone is passed to `push_message` as its
     encoded message; None: never.
@@ -136,7 +137,7 @@ class Subscribers:
     ) -> Subscriber[Any]:
         key = key_of(key_expr)
         origin = member("allowed_origin", allowed_origin, Locality.DEFAULT)
-        sink, given, background = make_sink(handler, f"zenlake subscriber {key}")
+        sink, given, background = make_sink(handler, f"zenlake subscriber {key}", of_samples=True)
         declared = self.declare_sink([key], sink, origin)
         return make(Subscriber, self.exchange, declared, self.undeclare, given, background)
 

@@ -6,7 +6,7 @@ scans messages, batches.py and source_numbers.py make the results.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,9 @@ from zenlake.log.read.spans import (
     scan_piece,
 )
 from zenlake.wire.scan import Scanner
+
+if TYPE_CHECKING:
+    from zenlake.columnar.record_batch import RecordBatch
 
 SKIP = "on_damage='skip'"  # How errors name the way to pass over damage.
 MAX_SKIPPED = 10_000  # Upper bound on the damaged places that a reader lists.
@@ -85,7 +88,7 @@ class Reader:
         losses: Losses = False,
         on_damage: Literal["raise", "skip"] = "raise",
         plain: bool = False,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> "Iterator[RecordBatch]":
         """Yield samples as record batches: those with offsets in [start, end), received in
         [start_time, end_time), whose key intersects `key_expr`.
 
