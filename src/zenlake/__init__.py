@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from zenlake import spark as spark
     from zenlake.api import *  # noqa: F403
 
+    EntityId = int  # Names that eclipse-zenoh has in its stubs alone, for annotations.
+    SourceSn = int
+
 __version__ = "0.1.0"
 
 _MODULES = ("aio", "capture", "ext", "handlers", "log", "router", "shm", "spark")

@@ -19,17 +19,30 @@ class _Listed(EnumType):
         return sorted({*super().__dir__(), *cls.__members__, *vars(cls)})
 
 
-class OrderedEnum(Value, Enum, metaclass=_Listed):
+if TYPE_CHECKING:
+
+    class _Ordered:
+        """`Value` without `__eq__`, beside which checkers do not tell members apart by `==`."""
+
+        def __lt__(self, other: Self) -> bool: ...
+        def __le__(self, other: Self) -> bool: ...
+        def __gt__(self, other: Self) -> bool: ...
+        def __ge__(self, other: Self) -> bool: ...
+else:
+    _Ordered = Value
+
+
+class OrderedEnum(_Ordered, Enum, metaclass=_Listed):
     """Base of enumerations that sort by number, print as `Class.NAME`, and equal no number."""
 
     if TYPE_CHECKING:
 
         @property
         def value(self) -> int: ...  # Type checkers take it for Any, because of the metaclass.
-
-    # Members are unique: faster than comparing their keys.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    else:
+        # Members are unique: faster than comparing their keys.
+        __eq__ = object.__eq__
+        __hash__ = object.__hash__
 
     def _key(self) -> int:
         return int(self._value_)
@@ -136,7 +149,8 @@ class Reliability(OrderedEnum):
 
     BEST_EFFORT = 0
     RELIABLE = 1
-    DEFAULT = BEST_EFFORT
+    if not TYPE_CHECKING:  # The stubs of eclipse-zenoh lack it: a `match` without it is complete.
+        DEFAULT = BEST_EFFORT
 
 
 class ReplyKeyExpr(OrderedEnum):

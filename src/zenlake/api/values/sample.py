@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from zenlake.api.values.encoding import Encoding
 from zenlake.api.values.enums import (
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from zenlake.shm.pointers import HeldPayloads
 
     Positions = np.ndarray[tuple[int], np.dtype[np.signedinteger[Any]]]
+    _Row = object  # Programs are not to take a sample for a tuple.
+else:
+    _Row = tuple
 
 PLAIN = Push(WireExpr())  # PUSH of a sample with a payload and nothing else.
 SHORT = 3  # Length of a sample tuple that leaves the rest to its chunk.
@@ -48,7 +51,7 @@ Parts = tuple[bytes, int, int, Any]
 
 
 @final
-class Sample(Value, tuple[Any, ...]):  # type: ignore[misc]  # Compared by `_key`, not as a tuple.
+class Sample(Value, _Row):
     """One value, or its deletion, on one key.
 
     Payload and attachment are views of the received bytes, not copies: a sample keeps its whole
@@ -79,12 +82,13 @@ class Sample(Value, tuple[Any, ...]):  # type: ignore[misc]  # Compared by `_key
         push = Push(WireExpr(), body, QoS.from_byte(qos), ts_stack=ts_stack)
         return _new((KeyExpr.trusted(key), payload, 0, len(payload), push))
 
-    def _parts(self) -> Parts:
+    def _parts(self: Any) -> Parts:
         """Return (data, start, end, rest)."""
         if len(self) == SHORT:
             chunk: SampleChunk | SharedChunk = self[1]
             return chunk.part(self[2])
-        return self[1:]
+        parts: Parts = self[1:]
+        return parts
 
     def _push(self) -> Push:
         data, _, _, rest = self._parts()
@@ -103,7 +107,7 @@ class Sample(Value, tuple[Any, ...]):  # type: ignore[misc]  # Compared by `_key
         key_expr = property(itemgetter(0), doc="Key of the sample.")  # Runs no Python code.
 
     @property
-    def payload(self) -> ZBytes:
+    def payload(self: Any) -> ZBytes:
         """Value; empty for a delete."""
         if len(self) == SHORT:
             chunk: SampleChunk | SharedChunk = self[1]
@@ -168,7 +172,7 @@ class Sample(Value, tuple[Any, ...]):  # type: ignore[misc]  # Compared by `_key
         push = self._push()
         body = push.body
         return (
-            str(self[0]),
+            str(self.key_expr),
             _comparable(body.timestamp),
             type(body) is Del,
             bytes(self.payload),
@@ -182,18 +186,18 @@ class Sample(Value, tuple[Any, ...]):  # type: ignore[misc]  # Compared by `_key
         return not self == other
 
     def __hash__(self) -> int:
-        return hash((str(self[0]), bytes(self.payload)))
+        return hash((str(self.key_expr), bytes(self.payload)))
 
     def __reduce__(self) -> tuple[Callable[..., "Sample"], tuple[Any, ...]]:
         push = self._push()
         body = push.body
         if type(body) is Put:
             body = replace(body, payload=bytes(self.payload))
-        return _restore, (str(self[0]), body, int(push.qos), push.ts_stack)
+        return _restore, (str(self.key_expr), body, int(push.qos), push.ts_stack)
 
     def __repr__(self) -> str:
         kind = self.kind.name
-        return f"Sample({kind} {str(self[0])!r} {self.payload!r} {self.encoding})"
+        return f"Sample({kind} {str(self.key_expr)!r} {self.payload!r} {self.encoding})"
 
 
 def _comparable(value: object) -> tuple[object, ...]:
@@ -204,7 +208,7 @@ def _comparable(value: object) -> tuple[object, ...]:
 push_of = Sample._push
 """Return the PUSH that a sample was received in, or PLAIN if it has a payload only."""
 
-_new: Callable[[Iterable[Any]], Sample] = partial(tuple.__new__, Sample)
+_new: Callable[[Iterable[Any]], Sample] = partial(tuple.__new__, cast(Any, Sample))
 
 
 @dataclass(slots=True, eq=False)
