@@ -11,6 +11,7 @@ import pytest
 from tests.support.namespaces import need_tools
 from tests.support.waiting import until_found
 from zenlake.errors import InvalidLocator, LinkError
+from zenlake.link import sockets
 from zenlake.link.multicast import RECEIVE_BYTES, MulticastLink, join
 from zenlake.link.options import LinkOptions
 from zenlake.wire.framing import Framing
@@ -315,3 +316,25 @@ def test_ipv6() -> None:
         check=False,
     )
     assert done.stdout.split() == ["b'six'", "b'seven'", "udp/[fd01", "udp/[ff02::224]:7446"], done
+
+
+def test_a_system_without_names_of_interfaces_takes_addresses(
+    joined: Callable[..., MulticastLink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "HAS_INTERFACE_CALLS", False)
+    with pytest.raises(LinkError, match=r"iface=lo: .* names on Linux only: give an address"):
+        joined()
+    first, second = joined("iface=127.0.0.1"), joined("iface=127.0.0.1")
+    first.send(b"hello")
+    assert until_found(second.receive)[0] == b"hello"
+
+
+def test_addresses_that_need_a_zone_are_not_taken_for_those_of_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hosts = ("fe80::1%eth0", "2001:db8::1")
+    found = [(socket.AF_INET6, 0, 0, "", (host, 0, 0, 0)) for host in hosts]
+    monkeypatch.setattr(sockets, "HAS_INTERFACE_CALLS", False)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    named = [interface.host for interface in sockets.interfaces()]
+    assert named == ["2001:db8::1", "127.0.0.1", *(["::1"] if socket.has_ipv6 else [])]

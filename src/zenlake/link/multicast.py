@@ -214,7 +214,9 @@ def _interface_host(endpoint: EndPoint, iface: str | None, family: int) -> str |
         chosen = next((i for i in usable if iface in (i.name, i.host)), None)
         if chosen is None:
             why = "no interface has this name or address"
-            if iface in {i.name for i in sockets.interfaces()}:
+            if not sockets.HAS_INTERFACE_CALLS:
+                why = "interfaces have names on Linux only: give an address of this host"
+            elif iface in {i.name for i in sockets.interfaces()}:
                 why = "this interface has no address of the group's IP version"
             raise LinkError(f"{endpoint}: iface={iface}: {why}")
     if chosen is None:

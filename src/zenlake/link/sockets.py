@@ -237,7 +237,8 @@ def _named_addresses() -> Iterator[Interface]:
     with suppress(OSError):  # The name has no address.
         for *_, sockaddr in socket.getaddrinfo(socket.gethostname(), None):
             host = str(sockaddr[0]).partition("%")[0]
-            hosts[host] = not _ip(host).is_loopback
+            if not is_zoned(host):  # Its zone is an interface's name.
+                hosts[host] = not _ip(host).is_loopback
     hosts |= dict.fromkeys(["127.0.0.1", *(["::1"] if socket.has_ipv6 else [])], False)
     for host, multicast in list(hosts.items())[:MAX_INTERFACE_ADDRESSES]:
         yield Interface("", host, multicast)
