@@ -82,13 +82,6 @@ class Delivery:
     payloads: "HeldPayloads | None" = None
     "Payloads in shared memory, by position in the run; `data` has the messages without them."
 
-    @property
-    def mean_bytes(self) -> int:
-        """Return the mean size of the samples."""
-        if self.payloads is not None:
-            return int(self.payloads.sizes.mean())
-        return int(self.ends[-1] - self.starts[0]) // self.count
-
 
 class LocalSession(Protocol):
     """The session above. No method may wait: most calls are made by the I/O thread."""

@@ -175,6 +175,8 @@ class ShmSession:
         self, payload: object, qos: int, kind: str
     ) -> tuple[tuple[Slice, ...] | None, Loan | None]:
         """Return a payload as a pointer that the peer may keep; None: it is sent as bytes."""
+        if type(payload) is bytes and len(payload) < self.threshold:
+            return None, None
         if not isinstance(payload, bytes | memoryview) or not payload:
             return None, None
         sent = self._steps.sent

@@ -234,8 +234,12 @@ class Subscribers:
             items = tuple(items)
         for declared in subscribers:
             sink = declared.sink
-            if sink.elastic:
-                sink.fit(delivery.mean_bytes)
+            if not sink.elastic:
+                pass
+            elif delivery.payloads is None:
+                sink.fit(int(delivery.ends[-1] - delivery.starts[0]) // count)
+            else:
+                sink.fit(int(delivery.payloads.sizes.mean()))
             if part is not None and isinstance(sink, RunSink):
                 room = sink.push_run(*part)
             elif message is not None and isinstance(sink, RunSink) and _wants(sink, message):
