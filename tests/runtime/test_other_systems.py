@@ -1,5 +1,6 @@
 """Sessions, commands and readers in a Python that lacks what only Linux, or only POSIX, has."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -118,6 +119,16 @@ except OSError as error:
 print("partitions", len(list(Log(folder).partitions())))
 """
 
+WRITER = """
+from zenlake.errors import ZError
+from zenlake.log.write.writer import Writer
+try:
+    Writer(sys.argv[1])
+except ZError as error:
+    print(type(error).__name__, error)
+print(Path(sys.argv[1]).exists())
+"""
+
 READER = """
 from zenlake.log import Reader
 for batch in Reader(sys.argv[1]).batches(columns=["key", "payload"]):
@@ -169,12 +180,37 @@ def test_a_log_says_how_durable_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_recording_is_read(tmp_path: Path) -> None:
+def test_a_writer_says_that_it_cannot_lock(tmp_path: Path) -> None:
+    error, exists = _run(
+        "from pathlib import Path\ndel os.O_DIRECTORY\n" + WRITER, str(tmp_path / "log")
+    ).splitlines()
+    assert error.startswith("LogRefused")
+    assert "flock(), which this system lacks: record on Linux or macOS" in error
+    assert exists == "False"
+
+
+def _one_sample() -> OpenBlock:
     block = OpenBlock()
     link = block.link(SourceLink(0, 0, b""))
     assert link is not None
     assert block.key(link, 0, b"a/b", b"")
     block.add(link, True, 10**9, 1, bytes.fromhex("3d 00 03 612f62 01 05 68656c6c6f"))
+    return block
+
+
+READ = "[{'key': 'a/b', 'payload': b'hello'}]\n"
+
+
+@pytest.mark.process
+def test_a_recording_is_read(tmp_path: Path) -> None:
     with Writer(tmp_path) as writer:
-        writer.write([block])
-    assert _run(READER, str(tmp_path)) == "[{'key': 'a/b', 'payload': b'hello'}]\n"
+        writer.write([_one_sample()])
+    assert _run(READER, str(tmp_path)) == READ
+
+
+@pytest.mark.process
+def test_a_recording_whose_writer_did_not_end_is_read(tmp_path: Path) -> None:
+    with Writer(tmp_path) as writer:
+        writer.write([_one_sample()])
+        shutil.copytree(tmp_path, tmp_path / "copy")
+    assert _run(READER, str(tmp_path / "copy")) == READ

@@ -59,12 +59,12 @@ class MarkReader:
         return Mark(0, first, first, SEGMENT_BYTES, 0, 0, state)
 
     def _settle_if_free(self) -> Mark | None:
-        """Settle the mark under the writer's lock; None if a writer holds that."""
+        """Settle the mark under the writer's lock; None if a writer holds that, or may hold it."""
         lock = self._open_lock()
         if lock is None:
             return self._settle(read_mark(self._folder))
         try:
-            return self._settle(read_mark(self._folder)) if filelock.lock(lock) else None
+            return self._settle(read_mark(self._folder)) if _lock(lock) else None
         finally:
             os.close(lock)
 
@@ -148,6 +148,14 @@ def _after_last_good(path: Path, rows: BlockTable, mark: Mark) -> Mark:
                     last=header.crc,
                 )
     return mark
+
+
+def _lock(file: int) -> bool:
+    """Take the writer's lock; False: a writer has it, or nothing can be locked here."""
+    try:
+        return filelock.lock(file)
+    except OSError:
+        return False
 
 
 def _sync(path: Path) -> None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from zenlake import filelock
 from zenlake.errors import ZError
 from zenlake.log import MAX_PARTITION
 from zenlake.log.block import OpenBlock
@@ -22,6 +23,7 @@ from zenlake.log.files import (
     NEW_SUFFIX,
     Files,
     Lock,
+    LogRefused,
     Trimmed,
     open_log,
     release,
@@ -146,6 +148,11 @@ class Writer:
     def _open(self) -> None:
         """Open the files, recover, and make the state that was found durable."""
         files = self._files
+        if not filelock.HAS_FLOCK:
+            raise LogRefused(
+                f"{self.path}: a writer locks its partition by flock(), which this system lacks: "
+                "record on Linux or macOS; the log can be read here"
+            )
         self.log_id = open_log(files, self.path, self._clock)
         self._retention = Retention(self.folder, self.log_id, self.partition, *self._keep)
         with suppress(FileExistsError):
