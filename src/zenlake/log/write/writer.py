@@ -151,7 +151,7 @@ class Writer:
         if not filelock.HAS_FLOCK:
             raise LogRefused(
                 f"{self.path}: a writer locks its partition by flock(), which this system lacks: "
-                "record on Linux or macOS; the log can be read here"
+                "record on Linux or macOS; logs can be read here"
             )
         self.log_id = open_log(files, self.path, self._clock)
         self._retention = Retention(self.folder, self.log_id, self.partition, *self._keep)
