@@ -129,6 +129,15 @@ except ZError as error:
 print(Path(sys.argv[1]).exists())
 """
 
+TRIM = """
+from zenlake.cli import main
+sys.argv = ["zenlake", "log", "trim", sys.argv[1], "--keep", "1"]
+try:
+    main()
+except SystemExit as end:
+    print("ended with", end.code)
+"""
+
 READER = """
 from zenlake.log import Reader
 for batch in Reader(sys.argv[1]).batches(columns=["key", "payload"]):
@@ -214,3 +223,13 @@ def test_a_recording_whose_writer_did_not_end_is_read(tmp_path: Path) -> None:
         writer.write([_one_sample()])
         shutil.copytree(tmp_path, tmp_path / "copy")
     assert _run(READER, str(tmp_path / "copy")) == READ
+
+
+@pytest.mark.process
+def test_a_recording_is_trimmed(tmp_path: Path) -> None:
+    with Writer(tmp_path, rotate_bytes=1) as writer:
+        for _ in range(3):
+            writer.write([_one_sample()])
+    out = _run("del os.O_DIRECTORY\n" + TRIM, str(tmp_path))
+    assert "removed 2 segments" in out
+    assert "ended with 0" in out

@@ -119,7 +119,9 @@ class Files:
         path.mkdir()
 
     def fsync_folder(self, path: Path) -> None:
-        """Make creations, renames and removals in a folder durable."""
+        """Make creations, renames and removals in a folder durable; Windows has no call for it."""
+        if not hasattr(os, "O_DIRECTORY"):
+            return
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
