@@ -13,6 +13,8 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.process
 
 SECONDS = 90.0
+# Python 3.12 and newer warn at each fork of a process with threads.
+WITHOUT_ADVICE = ["-W", "ignore:This process:DeprecationWarning"]
 OPEN = """
 import json, os, sys, time
 from pathlib import Path
@@ -173,7 +175,7 @@ def told_by(script: str) -> tuple[list[str], list[tuple[str, Any]]]:
             lambda event: events.append((event.kind.name, event.transport.zid))
         )
         done = subprocess.run(
-            [sys.executable, "-c", OPEN + script, f"tcp/127.0.0.1:{port}"],
+            [sys.executable, *WITHOUT_ADVICE, "-c", OPEN + script, f"tcp/127.0.0.1:{port}"],
             capture_output=True,
             text=True,
             timeout=SECONDS,
