@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.interop_pair import OURS, THEIRS, Side, settling
+from tests.golden.proxy import free_port
+from tests.support.interop_pair import OURS, THEIRS, Side, open_session, settling
+from tests.support.reference_peer import ReferenceProcess
 from tests.support.routed_sessions import Net, routed, unique
 from tests.support.waiting import until
 
@@ -107,6 +109,33 @@ def test_60_000_subscribers_at_once(net: Net) -> None:
             )
         until(lambda: len(got), lambda found: found == AT_ONCE, PATIENCE)
     assert not net.router.stats().dropped
+
+
+def test_a_node_of_eclipse_zenoh_has_ids_left_however_many_keys_ours_declares() -> None:
+    """It takes no id that the other side uses, and never returns once all are used."""
+    at, prefix = f"tcp/127.0.0.1:{free_port()}", unique("left")
+    with ReferenceProcess() as process:
+        theirs = process.open("peer", {"listen/endpoints": [at]})
+        with settling(), open_session(OURS, "peer", connect=(at,)) as ours:
+            until(lambda: list(ours.info.peers_zid()), within=PATIENCE)
+            kept = [
+                ours.declare_subscriber(f"{prefix}/{n // 256}/{n % 256}", lambda _: None)
+                for n in range(CYCLES)
+            ]
+            for number in range(3):
+                theirs.subscribe(f"{prefix}/theirs/{number}/*")
+
+            heard: set[str] = set()
+
+            def put() -> int:
+                for number in range(3):
+                    ours.put(f"{prefix}/theirs/{number}/x", b"")
+                heard.update(sample["key"] for sample in theirs.samples())
+                return len(heard)
+
+            until(put, lambda keys: keys == 3, PATIENCE)
+            assert len(kept) == CYCLES
+            assert not ours.stats().dropped
 
 
 def test_thousands_of_publishers_of_one_session(net: Net) -> None:

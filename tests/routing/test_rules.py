@@ -183,6 +183,17 @@ def test_key_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert routing.wire_key(up, "k/3")[0] == WireExpr(0, "k/3", Mapping.SENDER)
 
 
+def test_most_ids_are_left_to_the_neighbour() -> None:
+    """A Rust node takes none that the other side uses, and hangs when there is none."""
+    routing = Routing(zid("1"), CLIENT)
+    (up,) = opened(routing, ROUTER)
+    made = [routing.wire_key(up, f"k/{n}", True)[1] for n in range(face.MAX_OWN_KEY_IDS + 1)]
+    assert [number for number, declare in enumerate(made) if declare is None] == [
+        face.MAX_OWN_KEY_IDS
+    ]
+    assert face.MAX_KEY_IDS - face.MAX_OWN_KEY_IDS > 60_000
+
+
 def test_every_id_of_16_bits_may_be_declared_and_used_again() -> None:
     routing, (a,) = router(CLIENT)
     for turn in range(2):

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from zenlake.routing.interests import FaceInterest, PendingInterest, SentInterest
     from zenlake.routing.queries import PendingQuery
 
-MAX_KEY_IDS = U16  # Key ids that one side may declare to the other: a scope has 16 bits.
+MAX_KEY_IDS = U16  # Key ids that a neighbour may declare: a scope has 16 bits.
+MAX_OWN_KEY_IDS = 4096
+"""Key ids declared to a neighbour. A Rust node takes no id that the other side uses, never gives
+one back, and hangs once all 65,535 are used (`get_next_local_id` in dispatcher/face.rs)."""
 MAX_KEY_ID_BYTES = 32 << 20  # Bytes of all keys of a neighbour's ids: 512 for each of them.
 MAX_KEY_TEXTS = 4096  # Resolved keys in the cache of one face.
 ENTRY_BYTES = 768  # Memory of a declaration or interest without its key: at most 700 measured.
@@ -265,7 +268,9 @@ class Face:
         return None
 
     def _free_scope(self) -> int | None:
-        """Return the next id that neither side uses; None: they are used up."""
+        """Return the next id that neither side uses; None: those for this side are used up."""
+        if len(self._our_scopes) >= MAX_OWN_KEY_IDS:
+            return None
         while self._next_scope <= MAX_KEY_IDS:
             if all(self.keys.prefix(number_of(m, self._next_scope)) is None for m in Mapping):
                 return self._next_scope
