@@ -15,7 +15,7 @@ from tests.support.waiting import until
 from zenlake.api.config.config import Config
 from zenlake.api.discovery.info import link_of, transport_of
 from zenlake.api.session import open as zenlake_open
-from zenlake.errors import LinkError, SessionClosed
+from zenlake.errors import LinkError, NeighbourLimit, SessionClosed
 from zenlake.link import multicast
 from zenlake.link.options import LinkOptions
 from zenlake.router import _event
@@ -31,7 +31,7 @@ from zenlake.transport.multicast import GroupOffer
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.batch import write_batch
 from zenlake.wire.declare import Declare, DeclareSubscriber, UndeclareSubscriber
-from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.enums import CloseReason, WireWhatAmI
 from zenlake.wire.frame import Frame
 from zenlake.wire.join import Join
 from zenlake.wire.locator import EndPoint
@@ -108,6 +108,27 @@ def test_a_paused_member_that_leaves_does_not_stop_the_others() -> None:
         node.reactor.call_soon(lambda: group.core._leave(member.member, why))
         until(lambda: group.members, lambda now: now and now != (member,))
         until(lambda: speaker.send(numbered(1)) and heard.messages, bool)
+
+
+class Limited(Record):
+    """Takes nothing: each member has exceeded a limit."""
+
+    def on_frame(self, *_: object) -> int:
+        raise NeighbourLimit("the limit is 0 messages", CloseReason.UNSUPPORTED)
+
+
+def test_a_member_beyond_a_limit_is_left_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    at = new_group()
+    with make_node() as node, make_node() as other:
+        group, speaker = join(node, at, Limited()), join(other, at, Record())
+        until(lambda: (members(group), members(speaker)), lambda n: n == (1, 1))
+        assert speaker.send(numbered(0))
+        until(lambda: "the limit is 0 messages" in caplog.text)
+        (line,) = (r for r in caplog.records if "the limit is 0" in r.getMessage())
+        assert line.levelname == "WARNING"
+        assert f"{other.zid}" in line.getMessage()
+        assert f"no longer a member of {group.link.remote}" in line.getMessage()
+        until(lambda: members(group) == 1)  # Its next JOIN is that of a new member.
 
 
 def test_a_member_is_not_silent_while_its_messages_wait() -> None:

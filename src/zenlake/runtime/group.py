@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from zenlake.errors import LinkError, SessionClosed, SessionEnded
+from zenlake.errors import LinkError, NeighbourLimit, SessionClosed, SessionEnded
 from zenlake.link.multicast import MulticastLink, Received
 from zenlake.runtime.reactor import Timer, guard
 from zenlake.runtime.sending import BatchSource, SendingSession
@@ -222,7 +222,11 @@ class Group(SendingSession):
     def left(self, member: Member, why: SessionEnded) -> None:
         session = self._members.pop(member)
         session.over = why
-        log.info("%s left %s: %s", member, self.link.remote, why)
+        if isinstance(why, NeighbourLimit):
+            text = "%s is no longer a member of %s: %s"
+            self._node.log_limited("neighbour", text, member, self.link.remote, why)
+        else:
+            log.info("%s left %s: %s", member, self.link.remote, why)
         self._resume(session)
         guard(self._handler.closed, session, why)
 

@@ -838,6 +838,8 @@ class Node:
         if isinstance(end, NeighbourLimit):
             text = "closed the session with %s (%s): %s"
             self.log_limited("neighbour", text, *who, end, lines=NEIGHBOUR_LINES)
+        elif end.by_peer and end.reason != CloseReason.GENERIC:
+            self.log_limited("closed", "%s (%s) ended its session: %s", *who, end)
         else:
             log.info("session with %s (%s) ended: %s", *who, end)
         if self._discovery is not None:
