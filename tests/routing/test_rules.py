@@ -2,6 +2,7 @@
 
 import gc
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
@@ -512,6 +513,22 @@ def test_link_states_that_do_not_decode_are_counted() -> None:
     assert routing.counters[DropReason.LINK_STATE_REFUSED] == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [(S, "subscriber"), (Q, "queryable"), (T, "token")], ids="SQT"
+)
+def test_a_neighbour_that_declares_two_keys_with_one_id_is_to_be_closed(
+    kind: Kind, name: str
+) -> None:
+    """The second one would never be served, and its undeclaration would end the first one."""
+    routing, (a, b) = router(CLIENT, CLIENT)
+    for key in ("first", "first", "second"):
+        assert a.exceeded is None
+        routing.on_message(a, declare(kind, 7, key), 0.0)
+    assert f"declares {name} 7 on second, which it has on first" in exceeded(a)
+    assert routing.counters[DropReason.DECLARATION_ID_IN_USE] == 1
+    assert b.exceeded is None
+
+
 @pytest.mark.parametrize("kind", [S, Q, T])
 def test_a_neighbour_that_declares_too_much_is_to_be_closed(
     monkeypatch: pytest.MonkeyPatch, kind: Kind
@@ -643,8 +660,29 @@ def test_queries_beyond_the_limit_end_at_once(monkeypatch: pytest.MonkeyPatch) -
     routing.on_message(a, declare(Q, 1, "q"), 0.0)
     for number in range(1, 6):
         out = routing.on_message(b, request(number, "q"), 0.0)
-        assert [type(m) for _, m in out] == [Request if number <= 3 else ResponseFinal]
+        if number <= 3:
+            assert [type(m) for _, m in out] == [Request]
+        else:
+            assert refused(out, b, number) == queries.TOO_MANY
     assert routing.counters[DropReason.REQUEST_LIMIT] == 2
+
+
+def refused(out: Out, asking: Face, number: int) -> bytes | tuple[object, ...]:
+    """The payload of the ERR that ends a query in place of a reply."""
+    (to, error), end = out
+    assert to is asking
+    assert end == (asking, ResponseFinal(number))
+    assert isinstance(error, Response)
+    assert isinstance(error.body, Err)
+    assert error.request_id == number
+    return error.body.payload
+
+
+def test_a_query_on_an_unknown_key_is_answered_by_an_error() -> None:
+    routing, (a,) = router(CLIENT)
+    asking = replace(request(1, "q"), key=WireExpr(9, "/q", Mapping.SENDER))
+    assert refused(routing.on_message(a, asking, 0.0), a, 1) == queries.UNKNOWN_KEY
+    assert routing.counters[DropReason.REQUEST_UNKNOWN_KEY] == 1
 
 
 def test_tokens_are_not_echoed_to_peers() -> None:

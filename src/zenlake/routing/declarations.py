@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable
 from zenlake.keyexpr import includes
 from zenlake.routing.face import (
     MAX_WEIGHT,
+    SHOWN_CHARACTERS,
     DeclarationSlot,
     Face,
     Kind,
@@ -71,6 +72,7 @@ _UNDECLARE: dict[Kind, type[EntityGone]] = {
     QUERYABLES: UndeclareQueryable,
     TOKENS: UndeclareToken,
 }
+_NAMES = {SUBSCRIBERS: "subscriber", QUERYABLES: "queryable", TOKENS: "token"}
 _UNDECLARED: dict[type, Kind] = {body: kind for kind, body in _UNDECLARE.items()}
 
 
@@ -152,6 +154,7 @@ class DeclarationTables:
             self._on_final(face, declare.interest_id, out)
         elif isinstance(body, DeclareKeyExpr):
             if not face.learn(body.id, body.key):
+                face.refuse(f"key id {body.id}", body.key)
                 self._count(DropReason.KEY_ID_REFUSED)
         elif isinstance(body, UndeclareKeyExpr) and not face.unlearn(body.id):
             self._count(DropReason.KEY_ID_UNKNOWN)
@@ -166,6 +169,7 @@ class DeclarationTables:
         key = face.text(body.key)
         sent = face.sent_interests.get(declare.interest_id) if declare.interest_id else None
         if key is None:
+            face.refuse(f"{_NAMES[kind]} {body.id}", body.key)
             self._count(DropReason.DECLARATION_UNKNOWN_KEY)
         elif sent is None and declare.interest_id and face.policy.upstream:
             self._count(DropReason.DECLARATION_LATE)
@@ -193,7 +197,12 @@ class DeclarationTables:
         ):
             self._count(DropReason.DECLARATION_LIMIT)
             return False
-        if known not in (None, key):
+        if known is not None and known != key:
+            face.exceed(
+                f"one key per {_NAMES[kind]} id",
+                f"it declares {_NAMES[kind]} {number} on {key[:SHOWN_CHARACTERS]}, which it has on "
+                f"{known[:SHOWN_CHARACTERS]}; undeclare it first",
+            )
             self._count(DropReason.DECLARATION_ID_IN_USE)
             return False
         if known is not None and kind is SUBSCRIBERS:
@@ -274,6 +283,7 @@ class DeclarationTables:
         if not face.policy.answers:
             self._count(DropReason.INTEREST_REFUSED)
         elif message.key is not None and key is None:
+            face.refuse(f"interest {message.id}", message.key)
             self._count(DropReason.INTEREST_UNKNOWN_KEY)
         else:
             options = message.options

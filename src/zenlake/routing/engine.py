@@ -234,6 +234,7 @@ class Routing:
         """Return the key of a message from `face` in full; None, and counted, if it is invalid."""
         text = face.text(key)
         if text is None:
+            face.refuse("put", key)
             self.count_unknown(1)
         return text
 

@@ -90,6 +90,7 @@ class Face:
         "policy",
         "psids",
         "queries",
+        "refused",
         "requests",
         "sent_declarations",
         "sent_interests",
@@ -133,6 +134,8 @@ class Face:
         "Memory of the neighbour's declarations and interests, at most."
         self.exceeded: NeighbourLimit | None = None
         "Limit that the neighbour exceeded; the owner has to close its session."
+        self.refused: str | None = None
+        "Declaration or put of the neighbour that was refused; the owner has to report it."
         self.sent_declarations: dict[DeclarationSlot, SentDeclaration] = {}
         "Declarations to the neighbour that were not undeclared."
         self.interests: dict[int, FaceInterest] = {}
@@ -224,6 +227,11 @@ class Face:
         self.exceeded = self.exceeded or NeighbourLimit(
             f"the limit for one neighbour is {limit}: {remedy}", CloseReason.UNSUPPORTED
         )
+
+    def refuse(self, what: str, key: WireExpr) -> None:
+        """Note that `what`, which names `key`, was refused, so that it is reported."""
+        name = str(key)[:SHOWN_CHARACTERS]
+        self.refused = f"{what} on {name}: its key id is not declared, or the key is not valid"
 
     def unlearn(self, scope: int) -> bool:
         """Remove a key id of the neighbour; return False if it had not declared it."""

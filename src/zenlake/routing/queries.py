@@ -29,6 +29,9 @@ MAX_QUERY_SECONDS = 3600.0  # Upper bound on the timeout that a query may ask fo
 TIMEOUT = b"Timeout"  # Payload of the ERR for each hop that did not answer in time.
 TOO_LARGE = b"The message is too large for a link on the way"
 "Payload of the ERR in place of a reply, or of the replies to a query, that a link cannot carry."
+TOO_MANY = b"Too many queries wait for replies: let some end first"
+UNKNOWN_KEY = b"The key id of the query is not declared, or its key is not valid"
+"Payload of the ERR in place of all replies to a query that is refused."
 MILLIS = 1000.0
 
 Candidates = dict[Face, QueryableInfo | None]
@@ -65,26 +68,31 @@ class QueryRouter:
     def on_request(self, face: Face, request: Request, now: float, out: Out) -> None:
         if request.id in face.queries:
             self._count(DropReason.REQUEST_ID_IN_USE)
-            self._refuse(face, request, out)
+            self._refuse(face, request, None, out)
             return
         key = face.text(request.key)
         if key is None:
             self._count(DropReason.REQUEST_UNKNOWN_KEY)
-            self._refuse(face, request, out)
+            self._refuse(face, request, UNKNOWN_KEY, out)
         elif len(face.queries) >= MAX_QUERIES and not face.is_local:
             self._count(DropReason.REQUEST_LIMIT)
-            self._refuse(face, request, out)
+            self._refuse(face, request, TOO_MANY, out)
         else:
             self._send(face, request, key, now, out)
 
-    def _refuse(self, face: Face, request: Request, out: Out) -> None:
-        """End a query without a reply."""
+    def _refuse(self, face: Face, request: Request, why: bytes | None, out: Out) -> None:
+        """End a query without a reply, or with an ERR that says why there is none."""
+        if why is not None:
+            own = WireEntityId(self._topology.zid, 0)
+            out.append(
+                (face, Response(request.id, WireExpr(), Err(why), request.qos, responder=own))
+            )
         out.append((face, ResponseFinal(request.id, request.qos)))
 
     def _send(self, face: Face, request: Request, key: str, now: float, out: Out) -> None:
         hops = select_faces(request.target, self._candidates(face, key))
         if not hops:
-            self._refuse(face, request, out)
+            self._refuse(face, request, None, out)
             return
         seconds = self.query_timeout
         if request.timeout_ms is not None:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.runtime")
 
+REFUSED_LINES = 10  # Lines about refused declarations, per second.
 DECLARED_AT_ONCE = 1000  # Declarations repeated before other work has its turn: about 20 ms.
 
 
@@ -277,6 +278,14 @@ class Exchange:
             self.local.declared(session_face.session)
         if session_face.face.exceeded is not None:
             raise session_face.face.exceeded
+        if session_face.face.refused is not None:
+            self._report_refused(session_face, REFUSED_LINES)
+
+    def _report_refused(self, session_face: SessionFace, lines: int) -> None:
+        """Log a declaration or put that was refused: what its sender expects will not happen."""
+        what, session_face.face.refused = session_face.face.refused, None
+        who = session_face.session
+        self.node.log_limited("refused", "%s: refused %s", who, what, lines=lines)
 
     def on_replies(self, session_face: SessionFace, data: bytes, run: "PushRun") -> bool:
         """Route a run of replies that `session_face` received. On the I/O thread, without the lock.
@@ -320,6 +329,7 @@ class Exchange:
         with self.lock:
             text = self.routing.received_key(session_face.face, wire)
             if text is None:  # The routing has counted it.
+                self._report_refused(session_face, 1)
                 return None
             local: LocalSubscribers = ()
             out: list[ForwardingFace] = []

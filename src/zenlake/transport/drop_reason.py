@@ -109,7 +109,10 @@ class DropReason(StrEnum):
     )
     KEY_ID_UNKNOWN = auto(), "A key id was undeclared that had not been declared."
     DECLARATION_UNKNOWN_KEY = auto(), "A declaration names an unknown key id or an invalid key."
-    DECLARATION_ID_IN_USE = auto(), "A declaration has an id that stands for another key."
+    DECLARATION_ID_IN_USE = (
+        auto(),
+        "A declaration has an id that stands for another key, and its session was closed.",
+    )
     DECLARATION_LIMIT = auto(), "A neighbour declared too much, and its session was closed."
     DECLARATION_UNKNOWN = auto(), "A declaration was taken back that had not been made."
     DECLARATION_LATE = auto(), "A declaration answers an interest that has ended."
@@ -131,7 +134,7 @@ class DropReason(StrEnum):
     INTEREST_TIMEOUT = auto(), "The upstream node did not answer an interest in time."
     REQUEST_ID_IN_USE = auto(), "A query has the request id of one that is still open."
     REQUEST_UNKNOWN_KEY = auto(), "A query names an unknown key id or an invalid key."
-    REQUEST_LIMIT = auto(), "A neighbour has more open queries than are kept for it."
+    REQUEST_LIMIT = auto(), "A query got an error: its sender has too many that are open."
     QUERY_TIMEOUT = auto(), "A next hop did not answer a query in time."
     REPLY_UNKNOWN_QUERY = auto(), "A reply to a query that is not open here."
     REPLY_FINAL_UNKNOWN_QUERY = auto(), "A RESPONSE_FINAL for a query that is not open here."
