@@ -32,6 +32,7 @@ from tests.support.runtime_nodes import (
 from tests.support.waiting import until
 from zenlake.errors import SessionClosed, SessionEnded
 from zenlake.link.tcp import TcpLink
+from zenlake.runtime import sending
 from zenlake.runtime.node import Node
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport import outbox as outbox_module
@@ -39,6 +40,7 @@ from zenlake.transport.outbox import LANE_BATCHES
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.close import Close
 from zenlake.wire.enums import CloseReason, WireCongestionControl, WirePriority
+from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.qos import QoS
@@ -48,6 +50,7 @@ pytestmark = pytest.mark.slow
 Log = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch
 CHUNK = bytes(60_000)
+LARGE = 8 << 20  # Bytes of a message in some 130 fragments.
 
 
 @contextmanager
@@ -283,6 +286,35 @@ def test_block_waits_for_a_peer_that_reads_again() -> None:
 
 
 # --- back-pressure from callbacks -----------------------------------------------------------
+
+
+def test_block_waits_for_a_message_in_fragments_as_long_as_that_moves(monkeypatch: Patch) -> None:
+    """However slow the link is: the message in front arrives, and so does the one that waits."""
+    monkeypatch.setattr(sending, "MAX_BLOCK_SECONDS", 0.3)
+    with stuck_peer() as (_, session, peer):
+        assert session.send(put(bytes(LARGE)))
+        errors: list[SessionEnded] = []
+
+        def wait() -> None:
+            try:
+                session.send(numbered(7))
+            except SessionEnded as error:
+                errors.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        read = 0
+        while True:
+            message = peer.hear()
+            if not isinstance(message, Fragment):
+                break
+            read += len(message.payload)
+            time.sleep(0.01)
+        waiting.join(PATIENCE)
+        assert errors == []
+        assert read > LARGE
+        assert isinstance(message, Frame)
+        assert [number_of(found) for found in message.messages] == [7]
 
 
 class ByPeer:

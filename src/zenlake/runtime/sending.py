@@ -44,7 +44,7 @@ log = logging.getLogger("zenlake.runtime")
 
 MAX_BLOCK_SECONDS = 60.0
 """Upper bound on a BLOCK wait even while the link makes progress: other senders may take all the
-room."""
+room. The time in which a message in fragments has the lane does not count."""
 AGAIN_SECONDS = 0.1
 """Interval between attempts to write to a link that takes nothing. A kernel calls a socket writable
 only when a third of its buffer is free, which on a thin pipe may take longer than BLOCK_SECONDS."""
@@ -493,11 +493,16 @@ class SendingSession(ABC):
     def _wait_or_close(self, qos: QoS, push: PushAttempt) -> bool:
         """Wait for room while the link takes bytes; close a session whose link takes none for
         BLOCK_SECONDS."""
-        began = self._reactor.now()
-        limit = began + MAX_BLOCK_SECONDS
-        if self._push_until(
-            lambda: min(max(began, self._moved_at) + BLOCK_SECONDS, limit), qos, push
-        ):
+        began = fair = self._reactor.now()
+
+        def deadline() -> float:
+            nonlocal fair
+            outbox = self._outbox
+            if outbox is not None and outbox.in_fragments(qos):
+                fair = self._reactor.now()  # No other sender has the room, however slow the link.
+            return min(max(began, self._moved_at) + BLOCK_SECONDS, fair + MAX_BLOCK_SECONDS)
+
+        if self._push_until(deadline, qos, push):
             return True
         self._close_stuck()
         raise self._unresponsive()
