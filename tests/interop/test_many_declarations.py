@@ -65,6 +65,32 @@ def test_70_000_keys_declared_and_undeclared_one_after_another(net: Net) -> None
     assert not net.router.stats().dropped
 
 
+def declare_and_undeclare(side: Side, key: str, number: int) -> None:
+    """One of the kinds of which each new key takes an id that a Rust client never gives back."""
+    session = side.session
+    kinds: tuple[Callable[[], Any], ...] = (
+        lambda: session.declare_subscriber(key, lambda _: None),
+        lambda: session.declare_queryable(key, lambda _: None),
+        lambda: session.liveliness().declare_token(key),
+        lambda: session.declare_publisher(key),
+        lambda: session.declare_querier(key),
+    )
+    kinds[number % len(kinds)]().undeclare()
+
+
+def test_70_000_entities_declared_and_undeclared_one_after_another(net: Net) -> None:
+    sides, prefix = [net.open(THEIRS) for _ in range(SESSIONS)], unique("entities")
+    for number in range(CYCLES):
+        declare_and_undeclare(sides[number % SESSIONS], f"{prefix}/{number}", number // SESSIONS)
+    receivers = [net.open(OURS, "peer"), net.open(THEIRS, "peer")]
+    for side in sides:
+        arrive(side, receivers, unique("after"))
+        arrive(receivers[0], [side], unique("back"))
+    faces = net.router._core.exchange.routing.faces
+    assert sum(len(face._their_scopes) for face in faces) >= CYCLES
+    assert not net.router.stats().dropped
+
+
 def declare_at_once(net: Net, declare: Callable[[Side, int], Any]) -> list[Any]:
     """Declare AT_ONCE entities by SESSIONS sessions; return them, to be kept."""
     sides = [net.open(THEIRS) for _ in range(SESSIONS)]
