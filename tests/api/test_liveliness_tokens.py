@@ -234,10 +234,13 @@ def test_a_callback_may_ask_back() -> None:
     side.close()
 
 
-def test_tokens_beyond_the_limit_are_counted_and_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_beyond_the_limit_are_counted_and_ignored(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(matching, "MAX_DECLARED", 1)
     side = Side()
     subscriber = side.liveliness.declare_subscriber("*")
     tell(side, DeclareToken(1, key("a")), DeclareToken(2, key("b")))
     assert read(subscriber) == [("PUT", "a")]
     assert side.interests.counters["tokens"] == 1
+    assert "other nodes have more than 1 tokens" in caplog.text

@@ -152,7 +152,7 @@ def test_the_destination_decides_which_subscribers_match(
 
 
 def test_declarations_beyond_the_limit_are_counted_and_ignored(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(matching, "MAX_DECLARED", 1)
     side = Side()
@@ -160,6 +160,7 @@ def test_declarations_beyond_the_limit_are_counted_and_ignored(
     tell(side, DeclareSubscriber(1, key("a")), DeclareSubscriber(2, key("b")))
     tell(side, DeclareSubscriber(1, key("c")), UndeclareSubscriber(1))
     assert side.interests.counters["subscribers"] == 1
+    assert "other nodes have more than 1 subscribers" in caplog.text
     assert told == [True, False]
     watch.close()
 

@@ -4,6 +4,7 @@ Knows the INTERESTs of one session and the declarations received for them. Does 
 declared, nor what publishers, queriers and liveliness subscribers do with it.
 """
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -51,7 +52,9 @@ from zenlake.wire.wireexpr import WireExpr
 if TYPE_CHECKING:
     from zenlake.api.query.get import PendingGet
 
-# Upper bound on remote declarations of each kind; further ones are ignored and counted.
+log = logging.getLogger("zenlake.api")
+
+# Upper bound on remote declarations of each kind; further ones are ignored, logged and counted.
 MAX_DECLARED = 1_048_576
 
 Kind = Literal["subscribers", "queryables"]
@@ -393,10 +396,17 @@ class SessionInterests:
         with self.lock:
             declared = self._kinds[kind]
             if len(declared.keys) >= MAX_DECLARED and body.id not in declared.keys:
-                self.counters[kind] += 1
+                self._ignore(kind)
                 return
             touched = declared.add(body.id, body.key.suffix, complete)
         _recheck_all(touched)
+
+    def _ignore(self, kind: str) -> None:
+        """Count a declaration beyond the limit, and log the first one of its kind."""
+        if not self.counters[kind]:
+            text = "other nodes have more than %s %s: further ones are not noticed here"
+            log.warning(text, f"{MAX_DECLARED:,}", kind)
+        self.counters[kind] += 1
 
     def _on_undeclared(self, kind: Kind, number: int) -> None:
         with self.lock:
@@ -410,7 +420,7 @@ class SessionInterests:
             # A token without an id answers a query; it is useless once that has ended.
             if question is None and body.id and body.id not in self._tokens:
                 if len(self._tokens) >= MAX_DECLARED:
-                    self.counters["tokens"] += 1
+                    self._ignore("tokens")
                     return
                 self._tokens[body.id] = key
                 self._alive[key] += 1
