@@ -3,9 +3,11 @@
 import selectors
 import socket
 import threading
+import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +31,7 @@ from zenlake.wire.open import Open
 pytestmark = pytest.mark.slow
 
 CLIENTS = 500
+BUSY_SECONDS = 1.0  # Time in which the I/O thread does something else.
 
 
 def hold(gate: threading.Event) -> None:
@@ -116,6 +119,37 @@ def test_the_oldest_handshake_leaves_with_a_close(monkeypatch: pytest.MonkeyPatc
         assert peers[0].hear_close() == CloseReason.UNRESPONSIVE
         assert node.refused == {"UNRESPONSIVE": 1}
         assert node.pending == 3
+
+
+def test_a_handshake_that_waited_for_this_node_keeps_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a peer has said is read before its silence is judged: the I/O thread may be busy."""
+    monkeypatch.setattr(node_module, "GRACE_SECONDS", BUSY_SECONDS / 2)
+    with make_node(limits=AdmissionLimits(pending=3)) as node, ExitStack() as stack:
+        port = port_of(node.listen(ANYWHERE))
+        gate = threading.Event()
+        stack.callback(gate.set)
+        peers = [stack.enter_context(HostilePeer(port, new_zid())) for _ in range(3)]
+        until(lambda: node.pending == 3)
+        held = threading.Event()
+        node.reactor.call_soon(held.set)
+        node.reactor.call_soon(partial(hold, gate))
+        assert held.wait(PATIENCE)
+        peers += [stack.enter_context(HostilePeer(port, new_zid())) for _ in range(9)]
+        for peer in peers:
+            assert peer.send(Init(peer.zid, WireWhatAmI.CLIENT, qos=True, patch=1))
+        time.sleep(BUSY_SECONDS)
+        wait = node._wait_for_room
+
+        def judged(*link: Any) -> None:
+            monkeypatch.setattr(node_module, "GRACE_SECONDS", PATIENCE)
+            wait(*link)
+
+        monkeypatch.setattr(node, "_wait_for_room", judged)
+        gate.set()
+        open_all(peers)
+        assert node.refused == {}
 
 
 def test_a_link_that_waits_for_room_is_closed_with_its_node() -> None:

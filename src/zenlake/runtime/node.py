@@ -58,7 +58,7 @@ log = logging.getLogger("zenlake.runtime")
 
 ACCEPTS_PER_TURN = 32  # Links accepted from one listener before other links have their turn.
 ACCEPT_PAUSE = 0.1  # Seconds without accepting, when no file descriptors are left.
-GRACE_SECONDS = 2.0  # Age from which on the oldest handshake is ended to make room for another.
+GRACE_SECONDS = 2.0  # Silence of a peer that ends its handshake, if another waits for the place.
 CLOSE_SECONDS = 5.0  # Time for all sessions together to end, when a node closes.
 LOG_SECONDS = 1.0  # Interval between two log lines about one kind of refusal.
 NEIGHBOUR_LINES = 100  # Lines about sessions closed for a limit, in that interval.
@@ -154,7 +154,7 @@ class Node:
         self._listeners: list[Listener] = []
         self._by_zid: dict[WireZenohId, TransportSession] = {}
         self._accepted: dict[TransportSession, None] = {}
-        "Handshakes of accepted links, oldest first."
+        "Handshakes of accepted links; first the one whose peer has been silent longest."
         self._opening: set[TransportSession] = set()
         "Handshakes that this node began."
         self._next_in_line: dict[Listener, TransportLink] = {}
@@ -498,16 +498,27 @@ class Node:
 
     def _make_room(self) -> bool:
         """Return whether one more handshake may begin, after ending an overdue one if need be."""
-        return len(self._accepted) < self.config.limits.pending or self._end_overdue()
+        most = self.config.limits.pending
+        return len(self._accepted) < most or self._end_overdue() or len(self._accepted) < most
 
     def _end_overdue(self) -> bool:
-        """End the oldest accepted handshake if it has taken GRACE_SECONDS; return whether."""
-        oldest = next(iter(self._accepted), None)
-        if oldest is None or self.reactor.now() < oldest.began_at + GRACE_SECONDS:
-            return False
-        why = f"no session within {GRACE_SECONDS:g} s, and others wait for a place"
-        oldest.refuse(why, CloseReason.UNRESPONSIVE)
-        return True
+        """End the accepted handshake whose peer has been silent longest, if that is for
+        GRACE_SECONDS; return whether."""
+        for session in list(self._accepted):
+            if self.reactor.now() < session.moved_on_at + GRACE_SECONDS:
+                break
+            session.read_now()  # This thread may have been busy when the peer went on.
+            if session in self._accepted and session is next(iter(self._accepted)):
+                why = f"silent for {GRACE_SECONDS:g} s, and others wait for a place"
+                session.refuse(why, CloseReason.UNRESPONSIVE)
+                return True
+        return False
+
+    def handshake_moved_on(self, session: TransportSession) -> None:
+        """Note that the peer's turn has come (called by the session)."""
+        if session in self._accepted:
+            del self._accepted[session]
+            self._accepted[session] = None
 
     def _wait_for_room(self, listener: Listener, link: TransportLink) -> None:
         """Keep `link` until a handshake ends or is overdue; further links wait in the kernel."""
@@ -526,7 +537,7 @@ class Node:
         """Look again when the oldest handshake will be overdue."""
         oldest = next(iter(self._accepted), None)
         if self._room_timer is None and oldest is not None:
-            when = oldest.began_at + GRACE_SECONDS
+            when = oldest.moved_on_at + GRACE_SECONDS
             self._room_timer = self.reactor.call_at(when, self._on_overdue)
 
     def _on_overdue(self) -> None:

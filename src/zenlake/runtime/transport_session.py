@@ -83,7 +83,8 @@ class TransportSession(SendingSession):
         self._paused = False
         self._turn_end = 0.0
         "When the other links have their turn."
-        self.began_at = self._reactor.now()
+        self.began_at = self.moved_on_at = self._reactor.now()
+        "When the handshake began, and when it became the peer's turn to go on with it."
         self.linked_at = self.opened_at = 0.0
         "When the link was established and the session open, on the reactor's clock; 0: not yet."
         self._timer = self._reactor.call_at(self.began_at + patience, self._on_time)
@@ -220,6 +221,10 @@ class TransportSession(SendingSession):
         """Drive the link at that time: it has a timer of its own. Called on any thread."""
         self._reactor.call_at(when, lambda: self._on_work(True, False))
 
+    def read_now(self) -> None:
+        """Read what has arrived. On the I/O thread."""
+        (self._on_work if self.link.driven else self._on_ready)(True, False)
+
     def read_more(self) -> None:
         """Read what waits inside the link, where the reactor cannot see it."""
         self._reactor.call_soon(lambda: self._on_ready(True, False))
@@ -235,6 +240,7 @@ class TransportSession(SendingSession):
             self._watch(read=progress is Progress.WANT_READ, write=progress is Progress.WANT_WRITE)
             return
         now = self.linked_at = self._reactor.now()
+        self._move_on()
         self._core = Unicast(
             self.handshake,
             self,
@@ -284,6 +290,7 @@ class TransportSession(SendingSession):
         if not self.is_open and self._node.must_wait(self):
             self.pause()
             return
+        step = self.handshake.state
         self._reading = True
         try:
             self._read_turn(core)
@@ -299,8 +306,15 @@ class TransportSession(SendingSession):
             return
         finally:
             self._reading = False
+        if not self.is_open and self.handshake.state is not step:
+            self._move_on()
         if core.outbox is None or core.outbox.waiting or self._hides:
             self.flush()
+
+    def _move_on(self) -> None:
+        """Note that it is the peer's turn to go on with the handshake."""
+        self.moved_on_at = self._reactor.now()
+        self._node.handshake_moved_on(self)
 
     def _read_turn(self, core: Unicast) -> None:
         """Read until the link is empty, the session is paused, or the turn is over."""
@@ -346,7 +360,7 @@ class TransportSession(SendingSession):
         if core.has_expired(now):
             # The thread may have been busy, and the poller returns some links only: what has
             # arrived on this one is read before it is judged.
-            (self._on_work if self.link.driven else self._on_ready)(True, False)
+            self.read_now()
         try:
             with self._lock:
                 core.on_time(now)
