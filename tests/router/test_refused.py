@@ -83,4 +83,4 @@ def test_two_keys_with_one_id_end_the_session(
     assert end.reason == CloseReason.UNSUPPORTED
     assert f"closed the session with {wire.zid}" in caplog.text
     assert "1 on second, which it has on first; undeclare it first" in caplog.text
-    until(lambda: "ended its session: the peer closed with reason 1" in caplog.text)
+    until(lambda: "the peer closed with reason 1 (UNSUPPORTED)" in caplog.text)

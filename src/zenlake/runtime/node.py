@@ -61,7 +61,7 @@ ACCEPT_PAUSE = 0.1  # Seconds without accepting, when no file descriptors are le
 GRACE_SECONDS = 2.0  # Silence of a peer that ends its handshake, if another waits for the place.
 CLOSE_SECONDS = 5.0  # Time for all sessions together to end, when a node closes.
 LOG_SECONDS = 1.0  # Interval between two log lines about one kind of refusal.
-NEIGHBOUR_LINES = 100  # Lines about sessions closed for a limit, in that interval.
+ENDED_LINES = 100  # Lines about sessions that a fault or a limit ended, in that interval.
 CLOSE_REASONS = frozenset(CloseReason)
 
 
@@ -846,13 +846,13 @@ class Node:
 
     def _report_closed(self, session: TransportSession, end: SessionEnded) -> None:
         who = session.zid, session.link.remote
+        text = "session with %s (%s) ended: %s"
         if isinstance(end, NeighbourLimit):
             text = "closed the session with %s (%s): %s"
-            self.log_limited("neighbour", text, *who, end, lines=NEIGHBOUR_LINES)
-        elif end.by_peer and end.reason != CloseReason.GENERIC:
-            self.log_limited("closed", "%s (%s) ended its session: %s", *who, end)
+        if end.reason == CloseReason.GENERIC:
+            log.info(text, *who, end)
         else:
-            log.info("session with %s (%s) ended: %s", *who, end)
+            self.log_limited("ended", text, *who, end, lines=ENDED_LINES)
         if self._discovery is not None:
             self._discovery.closed(session)
         guard(self.handler.closed, session, end)
