@@ -186,7 +186,8 @@ class Timestamp(Wrapped[timestamp.WireTimestamp]):
         if not isinstance(other, Timestamp):
             raise TypeError(f"expected a Timestamp, found {type(other).__name__}")
         ticks = self.wire.time - other.wire.time
-        distance = timedelta(microseconds=NTP64.of(abs(ticks)).as_nanos() // 1000)
+        nanos = -(-abs(ticks) * NANOS >> 32)  # Rounded up, as in Rust: to the next second too.
+        distance = timedelta(microseconds=nanos // 1000)
         return distance if ticks >= 0 else -distance
 
     def to_string_rfc3339_lossy(self, /) -> str:
