@@ -526,6 +526,9 @@ def test_a_neighbour_that_declares_two_keys_with_one_id_is_to_be_closed(
         routing.on_message(a, declare(kind, 7, key), 0.0)
     assert f"declares {name} 7 on second, which it has on first" in exceeded(a)
     assert routing.counters[DropReason.DECLARATION_ID_IN_USE] == 1
+    for key in ("first", "second"):  # As late answers of Rust do.
+        routing.on_message(b, declare(kind, 0, key), 0.0)
+    assert routing.counters[DropReason.DECLARATION_ID_IN_USE] == 2
     assert b.exceeded is None
 
 

@@ -111,7 +111,8 @@ class DropReason(StrEnum):
     DECLARATION_UNKNOWN_KEY = auto(), "A declaration names an unknown key id or an invalid key."
     DECLARATION_ID_IN_USE = (
         auto(),
-        "A declaration has an id that stands for another key, and its session was closed.",
+        "A declaration has an id that stands for another key; with an id above 0 its session was "
+        "closed.",
     )
     DECLARATION_LIMIT = auto(), "A neighbour declared too much, and its session was closed."
     DECLARATION_UNKNOWN = auto(), "A declaration was taken back that had not been made."
