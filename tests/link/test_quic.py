@@ -14,7 +14,7 @@ from tests.support.link_contract import KINDS, Stage
 from zenlake import link as links
 from zenlake.errors import LinkError, ZError
 from zenlake.link.base import Progress, TransportLink
-from zenlake.link.quic import SOCKET_BYTES, STREAM, WINDOW_BYTES, QuicLink
+from zenlake.link.quic import SOCKET_BYTES, STREAM, UNSENT_BYTES, WINDOW_BYTES, QuicLink
 from zenlake.link.sockets import split_host
 from zenlake.wire.locator import EndPoint
 
@@ -164,6 +164,23 @@ def test_the_window_moves_with_what_is_read(stage: Stage) -> None:
     data = Random(3).randbytes(4 * WINDOW_BYTES)
     assert stage.carry(connected, accepted, data) == data
     assert connected.handshake() is Progress.DONE
+
+
+def test_a_link_takes_few_bytes_that_it_cannot_send_yet(stage: Stage) -> None:
+    """What it takes is progress to a session, which gives up a link that makes none."""
+    _, connected, _ = stage.triple()
+    while connected.send(bytes(8 << 10)):
+        stream = quic(connected)._connection._streams[STREAM].sender
+        assert stream._buffer_stop - stream.highest_offset <= UNSENT_BYTES
+    assert stream._buffer_stop >= UNSENT_BYTES
+
+
+def test_a_peer_hears_of_a_part_of_the_window(stage: Stage) -> None:
+    """On a slow path, the whole window takes longer than a session waits for progress."""
+    _, connected, accepted = stage.triple()
+    data = bytes(WINDOW_BYTES // 4)
+    assert stage.carry(connected, accepted, data) == data
+    stage.until(lambda: quic(connected)._connection._remote_max_data > WINDOW_BYTES or None)
 
 
 def test_the_kernel_keeps_a_window_of_datagrams(stage: Stage) -> None:

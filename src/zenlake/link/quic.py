@@ -59,6 +59,10 @@ PROTOCOL_NAMES = ["zenoh", "hq-29"]
 STREAM = 0  # Id of the first bidirectional stream that a client opens.
 WINDOW_BYTES = 1 << 20  # Received bytes that may wait here; the peer sends no more than these.
 SEND_BYTES = 1 << 20  # Bytes that wait to be sent or acknowledged, above which send() takes none.
+# Bytes that were never sent, above which send() takes none: a session counts what send() takes as
+# progress, so on a slow path these must not take seconds. No message overtakes them, either.
+UNSENT_BYTES = 64 << 10
+WINDOW_STEP = WINDOW_BYTES // 8  # As in Rust: bytes consumed after which the peer may send more.
 IDLE_SECONDS = (
     60.0  # Silence after which the connection is lost; the smaller of both sides' counts.
 )
@@ -131,7 +135,7 @@ class _Connection(QuicConnection):
     @property
     def window_is_due(self) -> bool:
         """Whether so much was consumed that the peer should be told."""
-        return self.consumed + WINDOW_BYTES - self._local_max_data.value >= WINDOW_BYTES // 2
+        return self.consumed + WINDOW_BYTES - self._local_max_data.value >= WINDOW_STEP
 
     @property
     def closed_by(self) -> ConnectionTerminated | None:
@@ -157,7 +161,11 @@ class _Connection(QuicConnection):
     def room(self) -> int:
         """Number of bytes that the stream may take now."""
         stream = self._streams.get(STREAM)
-        return SEND_BYTES - (len(stream.sender._buffer) if stream is not None else 0)
+        if stream is None:
+            return UNSENT_BYTES
+        kept = stream.sender
+        never_sent = kept._buffer_stop - kept.highest_offset
+        return min(UNSENT_BYTES - never_sent, SEND_BYTES - len(kept._buffer))
 
     @property
     def peer_certificates(self) -> list[Any]:
