@@ -273,8 +273,9 @@ def test_a_self_signed_server_is_refused(stage: Stage) -> None:
 
 
 def test_an_expired_server_is_refused(stage: Stage) -> None:
-    why, _ = refusal(stage, stage.ca.server(validity=EXPIRED, file="old"))
+    why, told = refusal(stage, stage.ca.server(validity=EXPIRED, file="old"))
     assert "its certificate is refused: certificate has expired" in why
+    assert "certificate expired (renew transport/link/tls/listen_certificate" in told
 
 
 def test_a_server_that_is_not_yet_valid_is_refused(stage: Stage) -> None:
@@ -295,9 +296,11 @@ def test_without_a_root_the_authorities_of_the_system_count(stage: Stage) -> Non
 
 @pytest.mark.parametrize("names", [("elsewhere.example",), ("192.0.2.1",)])
 def test_a_server_of_another_name_is_refused(stage: Stage, names: tuple[str, ...]) -> None:
-    why, _ = refusal(stage, stage.ca.server(names, file="elsewhere"))
+    why, told = refusal(stage, stage.ca.server(names, file="elsewhere"))
     assert "IP address mismatch" in why
     assert "127.0.0.1" in why
+    assert "or set transport/link/tls/verify_name_on_connect to false)" in why
+    assert "(transport/link/tls/listen_certificate has to name this server" in told
 
 
 def test_a_common_name_is_no_server_name(stage: Stage) -> None:

@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from OpenSSL import crypto
 from service_identity import cryptography as names
 
-from zenlake.link.tls import Pem
+from zenlake.link.tls import OTHER_NAME_ADVICE, Pem
 
 # Codes of x509_vfy.h, and what the peer is told; any other one is a bad certificate.
 ALERTS = {
@@ -88,7 +88,7 @@ class Trust:
             else:
                 names.verify_certificate_hostname(certificate, self._name)
         except (service_identity.CertificateError, service_identity.VerificationError):
-            why = f"the certificate is not valid for {self._name!r}"
+            why = f"the certificate is not valid for {self._name!r}{OTHER_NAME_ADVICE}"
             raise Untrusted(why, AlertDescription.bad_certificate) from None
 
 

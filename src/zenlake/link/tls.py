@@ -87,6 +87,18 @@ NO_AUTHORITY = frozenset(
 KEYS = "transport/link/tls"
 ROOTS = "root_ca_certificate"
 NO_AUTHORITY_ADVICE = f" (set {KEYS}/{ROOTS} to the authority of that node's listen_certificate)"
+OTHER_NAME = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+OTHER_NAME_ADVICE = (
+    f" (connect to a name of its certificate, or set {KEYS}/verify_name_on_connect to false)"
+)
+SERVER_ADVICE = f"{KEYS}/listen_certificate has to name this server as that node connects to it"
+# What a listener is told of its own certificate, by alert; of any other alert, AUTHORITY_ADVICE.
+LISTENER_ADVICE = {
+    "bad certificate": SERVER_ADVICE,
+    "unsupported certificate": SERVER_ADVICE,
+    "certificate expired": f"renew {KEYS}/listen_certificate, or correct the clock of either node",
+}
+AUTHORITY_ADVICE = f"it needs the authority of {KEYS}/listen_certificate in its own {ROOTS}"
 
 
 # --- options
@@ -419,6 +431,7 @@ def _explain(error: ssl.SSLError, connects: bool) -> str:
     """Return the cause of an error without OpenSSL's codes, and the keys that help."""
     if isinstance(error, ssl.SSLCertVerificationError):
         advice = NO_AUTHORITY_ADVICE if connects and error.verify_code in NO_AUTHORITY else ""
+        advice = OTHER_NAME_ADVICE if error.verify_code in OTHER_NAME else advice
         return f"its certificate is refused: {error.verify_message.rstrip('.')}{advice}"
     reason = error.reason or type(error).__name__
     alert = reason.partition(ALERT)[2]
@@ -433,7 +446,7 @@ def explain_alert(alert: str, connects: bool, reason: str = "") -> str:
     if alert not in CERTIFICATE_ALERTS:
         return text
     if not connects:
-        return f"{text} (it needs the authority of {KEYS}/listen_certificate in its own {ROOTS})"
+        return f"{text} ({LISTENER_ADVICE.get(alert, AUTHORITY_ADVICE)})"
     return (
         f"{text} (set {KEYS}/enable_mtls to true, connect_certificate and connect_private_key to "
         f"those of a client, whose authority that node has in its {ROOTS})"
