@@ -3,9 +3,11 @@
 import builtins
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +15,16 @@ import pytest
 from tests.support.link_contract import KINDS, Stage
 from zenlake import link as links
 from zenlake.errors import LinkError, ZError
+from zenlake.link import quic as quic_module
 from zenlake.link.base import Progress, TransportLink
-from zenlake.link.quic import SOCKET_BYTES, STREAM, UNSENT_BYTES, WINDOW_BYTES, QuicLink
+from zenlake.link.quic import (
+    IDLE_SECONDS,
+    SOCKET_BYTES,
+    STREAM,
+    UNSENT_BYTES,
+    WINDOW_BYTES,
+    QuicLink,
+)
 from zenlake.link.sockets import split_host
 from zenlake.wire.locator import EndPoint
 
@@ -164,6 +174,40 @@ def test_the_window_moves_with_what_is_read(stage: Stage) -> None:
     data = Random(3).randbytes(4 * WINDOW_BYTES)
     assert stage.carry(connected, accepted, data) == data
     assert connected.handshake() is Progress.DONE
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The clock of links, which is `ahead` of the machine's by as much as a test says."""
+    clock = SimpleNamespace(ahead=0.0)
+    clock.monotonic = lambda: time.monotonic() + clock.ahead
+    monkeypatch.setattr(quic_module, "time", clock)
+    return clock
+
+
+def test_a_link_outlives_any_silence(clock: SimpleNamespace, stage: Stage) -> None:
+    """Leases may be longer than the time after which QUIC takes a connection as lost."""
+    _, connected, accepted = stage.triple()
+    while clock.ahead < 10 * IDLE_SECONDS:
+        clock.ahead += 1
+        for link in (connected, accepted):
+            quic(link).drive()
+            assert link.receive() is None
+    assert stage.carry(accepted, connected, b"still there") == b"still there"
+
+
+def test_a_silent_peer_is_lost_after_the_idle_time(clock: SimpleNamespace, stage: Stage) -> None:
+    _, connected, _ = stage.triple()
+    probes = 0
+    while not connected.more:
+        clock.ahead += 1
+        quic(connected).drive()
+        probes = max(probes, quic(connected)._connection._loss._pto_count)
+        assert clock.ahead < 2 * IDLE_SECONDS
+    with pytest.raises(LinkError, match="QUIC connection lost: Idle timeout"):
+        connected.receive()
+    assert clock.ahead >= IDLE_SECONDS
+    assert 0 < probes < 20
 
 
 def test_a_link_takes_few_bytes_that_it_cannot_send_yet(stage: Stage) -> None:

@@ -123,6 +123,29 @@ class _Connection(QuicConnection):
 
         context._check_certificate_verify_signature = check
 
+    def get_timer(self) -> float | None:
+        """Return when handle_timer() has work to do: also when half of the idle time is over."""
+        due: float | None = super().get_timer()
+        ping_at = self._ping_at
+        return due if due is None or ping_at is None else min(due, ping_at)
+
+    def handle_timer(self, now: float) -> None:
+        """Do what is due. A session may be silent for longer than a connection: a PING keeps it."""
+        ping_at = self._ping_at
+        if ping_at is not None and ping_at <= now:
+            self.send_ping(0)
+        super().handle_timer(now)
+
+    @property
+    def _ping_at(self) -> float | None:
+        """When to send a PING; None: the peer has something to acknowledge already."""
+        lasts = self._handshake_confirmed and self.closed_by is None
+        if self._close_at is None or not lasts:
+            return None
+        if any(space.ack_eliciting_in_flight for space in self._loss.spaces):
+            return None
+        return self._close_at - self._idle_timeout() / 2
+
     def check_certificate(self) -> bool:
         """Return whether the peer showed a certificate, or need not; end the connection if not."""
         if self.peer_certificates or self._trust is None:
