@@ -1,5 +1,6 @@
 """Links over vsock: addresses, the bytes of a link, and what this system lets a listener do."""
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -68,6 +69,32 @@ def test_a_link_carries_bytes_and_names_both_ends(opened: ExitStack) -> None:
     assert until_found(links_[1].receive) == b"to the host"
     links_[0].close()
     assert until_found(links_[1].receive) == b""
+
+
+REFUSALS = [
+    (errno.ECONNRESET, "no node listens there"),
+    (errno.ENODEV, "no way to that CID"),
+    (errno.ETIMEDOUT, "Connection timed out"),
+]
+
+
+@pytest.mark.parametrize(("code", "why"), REFUSALS)
+def test_a_refused_connection_has_a_reason(
+    opened: ExitStack, monkeypatch: pytest.MonkeyPatch, code: int, why: str
+) -> None:
+    """vsock(7) has numbers of its own for a port without a listener, and for a foreign CID."""
+    endpoint = EndPoint("vsock/1:7447")
+    address = Address(socket.AF_INET, ("127.0.0.1", 9))  # Stands for one of vsock.
+    monkeypatch.setattr(socket.socket, "connect_ex", lambda *_: code)
+    with pytest.raises(LinkError, match=f"vsock/1:7447: connect: .*{why}"):
+        links.connect(endpoint, address, LinkOptions())
+    here, there = socket.socketpair()
+    opened.callback(there.close)
+    link = VsockLink(here, (1, 9), (1, 7447), endpoint)
+    opened.callback(link.close)
+    monkeypatch.setattr(socket.socket, "getsockopt", lambda *_: code)
+    with pytest.raises(LinkError, match=f"vsock/1:7447: connect: .*{why}"):
+        link.handshake()
 
 
 def test_a_listener_of_this_machine_links_or_says_why_not(opened: ExitStack) -> None:

@@ -6,10 +6,13 @@ sockets.py.
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 
 from zenlake.errors import InvalidLocator, LinkError
 from zenlake.link import sockets
+from zenlake.link.base import Progress
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address, StreamLink, StreamListener, failed
 from zenlake.wire.locator import EndPoint, Locator
@@ -25,6 +28,12 @@ CIDS = {
     "VMADDR_CID_HOST": 2,
 }
 PORTS = {"-1": ANY, "VMADDR_PORT_ANY": ANY}
+# Errors that mean something else than those of other sockets.
+ADVICE = {
+    errno.ECONNRESET: "no node listens there: start the other node, or correct the port",
+    errno.ENODEV: "no way to that CID: one of this machine needs the kernel's vsock_loopback",
+    errno.EADDRNOTAVAIL: "it is not a CID of this machine: listen at -1, which is any",
+}
 
 
 class VsockLink(StreamLink):
@@ -36,6 +45,20 @@ class VsockLink(StreamLink):
         ends = _locator(local), _locator(peer)
         super().__init__(sock, name or f"{ends[1]} at {ends[0]}", *ends, PROTOCOL)
         self._connected = not name
+
+    def handshake(self) -> Progress:
+        try:
+            return super().handshake()
+        except LinkError as error:
+            raise _explained(self.name, "connect", error) from None
+
+
+def _explained(name: str, what: str, error: OSError) -> LinkError:
+    """Return an error of a vsock socket with the advice that is right for it."""
+    code = error.errno or 0
+    if code in ADVICE:
+        return LinkError(f"{name}: {what}: {os.strerror(code)} ({ADVICE[code]})")
+    return error if isinstance(error, LinkError) else failed(name, what, error)
 
 
 def _locator(address: tuple[int, int], metadata: str = "") -> Locator:
@@ -64,7 +87,10 @@ def _number(endpoint: EndPoint, text: str, names: dict[str, int]) -> int:
 
 
 def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> VsockLink:
-    sock = sockets.connect(endpoint, address)
+    try:
+        sock = sockets.connect(endpoint, address)
+    except LinkError as error:
+        raise _explained(endpoint, "connect", error) from None
     return VsockLink(sock, sock.getsockname(), address.sockaddr, endpoint)
 
 
@@ -77,7 +103,7 @@ def listen(endpoint: EndPoint, options: LinkOptions) -> StreamListener:
         bound = sock.getsockname()
     except OSError as error:
         sock.close()
-        raise failed(endpoint, "listen", error) from None
+        raise _explained(endpoint, "listen", error) from None
     metadata = "".join(endpoint.locator.partition("?")[1:])
     return StreamListener(
         sock,
