@@ -1,17 +1,20 @@
 """Links that the eclipse-zenoh wheel does not have, with a Rust node that does, from both sides.
 
 Collected only where ZENLAKE_LINK_NODE names that program: `cargo build` in tests/support/link_node.
+Those of vsock also need the kernel's vsock_loopback.
 """
 
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 import zenlake
+from tests.golden.proxy import free_port
+from tests.support.link_contract import has_vsock_loopback
 from tests.support.reference_peer import payload
 from tests.support.waiting import until
 
@@ -91,3 +94,21 @@ if NODE:
             echo(session)
             go_away(process, session)
         assert list(tmp_path.iterdir()) == []
+
+
+if NODE and has_vsock_loopback():
+
+    @pytest.mark.parametrize("listens", ["ours", "theirs"])
+    def test_vsock(listens: str) -> None:
+        at = f"vsock/VMADDR_CID_LOCAL:{free_port()}"
+        with ExitStack() as stack:
+            if listens == "theirs":
+                process = stack.enter_context(rust_node("listen", at))
+                session = stack.enter_context(zenlake.open(our_config("connect", at)))
+            else:
+                session = stack.enter_context(zenlake.open(our_config("listen", at)))
+                process = stack.enter_context(rust_node("connect", at))
+            (link,) = session.info.links()
+            assert str(link.src).startswith("vsock/")
+            echo(session)
+            go_away(process, session)

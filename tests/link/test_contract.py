@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from tests.support.link_contract import KINDS, Kind, Stage
+from zenlake import link as links
 from zenlake.errors import LinkError
 from zenlake.link.base import READ_BYTES, Progress, TransportLink
 from zenlake.link.sockets import split_host
@@ -78,7 +80,7 @@ def test_locators_lead_to_the_listener(stage: Stage) -> None:
         assert accepted.remote == accepted.local == listener.locators[0]
         return
     assert connected.remote == accepted.local == listener.locators[0]
-    if stage.kind.protocol != "unixsock-stream":  # of which only one end has a path
+    if stage.kind.protocol not in ("unixsock-stream", "vsock"):  # One end alone has its address.
         assert connected.local == accepted.remote
 
 
@@ -270,11 +272,15 @@ def bad_peers(stage: Stage, where: Locator, sockets: ExitStack) -> None:
         for bad in (b"\xde", some_bytes(1001), bytes.fromhex("deadbeef") + bytes(4)):
             os.write(requests, bad)
         return
+    family: int
+    sockaddr: Any
     if where.protocol == "unixsock-stream":
         family, sockaddr = socket.AF_UNIX, where.address
+    elif where.protocol == "vsock":
+        ((family, sockaddr),) = links.resolve(where)
     else:
         family = socket.AF_INET6 if "[" in where else socket.AF_INET
-        sockaddr = split_host(where, where.address)  # type: ignore[assignment]
+        sockaddr = split_host(where, where.address)
     kind = socket.SOCK_DGRAM if where.protocol in ("udp", "quic") else socket.SOCK_STREAM
     for number in range(12):
         peer = sockets.enter_context(socket.socket(family, kind))
@@ -284,7 +290,8 @@ def bad_peers(stage: Stage, where: Locator, sockets: ExitStack) -> None:
         if number % 4 == 2:
             peer.close()
         if number % 4 == 3:
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if where.protocol != "vsock":  # Whose options Python takes as numbers only.
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.close()
 
 

@@ -3,6 +3,7 @@
 A new kind is one more entry of KINDS. Every wait polls and has a deadline.
 """
 
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from zenlake import link as links
 from zenlake.errors import LinkError
 from zenlake.link.base import Listener, Progress, TransportLink
 from zenlake.link.options import LinkOptions, TlsOptions
+from zenlake.link.vsock import ANY, CIDS
 from zenlake.sim.memory_link import Faults, Network
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint
@@ -69,6 +71,16 @@ class Kind:
     "Of a link in memory: what its network does."
 
 
+def has_vsock_loopback() -> bool:
+    """Return whether this kernel links vsock sockets of one machine (module vsock_loopback)."""
+    try:
+        with socket.socket(socket.AF_VSOCK) as sock:
+            sock.bind((CIDS["VMADDR_CID_LOCAL"], ANY))
+    except OSError:
+        return False
+    return True
+
+
 SLOW = Faults(delay=(0.001, 0.002))
 KINDS = {
     "tcp": Kind("tcp", "tcp/127.0.0.1:0"),
@@ -107,6 +119,8 @@ KINDS = {
         faults=SLOW,
     ),
 }
+if has_vsock_loopback():
+    KINDS["vsock"] = Kind("vsock", "vsock/VMADDR_CID_LOCAL:-1", address="vsock")
 
 
 def progress(link: TransportLink) -> Progress:
