@@ -4,7 +4,9 @@ import operator
 import select
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -30,6 +32,7 @@ from zenlake.link.serial import (
 )
 from zenlake.runtime.polling import POLLERS, SELECTOR_VARIABLE, PollSource
 from zenlake.runtime.reactor import Reactor, Ready
+from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint
 
@@ -212,6 +215,48 @@ def test_a_connecting_node_comes_back_over_a_line_that_broke(
             until(lambda: there.numbers[-1:], partial(operator.eq, [number]))
             line.noise(1, encode_frame(INIT))
             until(lambda: board.sessions, lambda sessions: not sessions)
+
+
+@pytest.mark.parametrize("selector", POLLERS)
+@pytest.mark.parametrize("end", [0, 1], ids=["listening", "connecting"])
+def test_a_line_that_is_unplugged_works_again_once_it_is_plugged_in(
+    line: SerialLine, end: int, selector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SELECTOR_VARIABLE, selector)
+    devices = [tmp_path / "listens", tmp_path / "connects"]
+    for device, path in zip(devices, line.ends, strict=True):
+        device.symlink_to(path)
+    there, quick = Record(), RetryPolicy(first=0.05, longest=0.1)
+    with make_node(there, retry=quick) as listening, make_node(Record(), retry=quick) as board:
+        listening.listen(f"serial/{devices[0]}")
+        connector = board.keep_connected(f"serial/{devices[1]}#tout=1000")
+        session = until(lambda: connector.session)
+        assert session is not None
+        session.send(numbered(1))
+        until(lambda: there.numbers, lambda numbers: numbers == [1])
+        unplugged = (listening, board)[end].sessions.popitem()[1]
+        devices[end].unlink()
+        line.plug_again(end)
+        until(lambda: unplugged.over)
+        assert "the device is gone" in str(unplugged.over)
+        devices[end].symlink_to(line.ends[end])
+        if end == 0:
+            line.noise(1, encode_frame(INIT))  # Else the board notices after the lease.
+
+        def sent_again() -> bool:
+            with suppress(ZError):
+                if (session := connector.session) is not None:
+                    session.send(numbered(2))
+            return there.numbers[-1] == 2
+
+        until(sent_again)
+
+
+def test_a_device_that_is_gone_keeps_no_thread_busy(line: SerialLine, stage: Stage) -> None:
+    listener = stage.listen()
+    line.plug_again(0)
+    with pytest.raises(LinkError, match="the device is gone"):
+        stage.until(listener.accept)
 
 
 def test_a_listener_rests_while_its_link_is_open(line: SerialLine, stage: Stage) -> None:

@@ -206,7 +206,8 @@ def test_a_link_beyond_the_limit_ends_with_the_reason(
     monkeypatch.setenv(SELECTOR_VARIABLE, "select")
     with make_node() as listening, make_node() as node:
         (locator,) = listening.listen(ANYWHERE)
-        until(lambda: listening._listeners[0].fileno() in listening.reactor._ready)  # type: ignore[attr-defined]
+        (listener,) = listening._listeners
+        until(lambda: listener.fileno() in listening.reactor._ready)  # type: ignore[attr-defined]
         request.getfixturevalue("many_descriptors")
         with pytest.raises(SessionRefused, match="FD_SETSIZE"):
             node.connect(locator)

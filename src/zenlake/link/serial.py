@@ -125,6 +125,7 @@ class _Port:
                 endpoint.address,
                 baudrate=parse_size(endpoint, "baudrate", baud, MAX_BAUD_RATE),
                 timeout=0,
+                inter_byte_timeout=0,  # A read of no bytes is then the end, not a pause.
                 write_timeout=0,
                 exclusive=exclusive or None,
             )
@@ -164,6 +165,8 @@ class _Port:
                 return []
             except OSError as error:
                 raise failed(self.endpoint, "receive", error) from None
+            if not data:
+                raise failed(self.endpoint, "receive", OSError(errno.EIO, "the device is gone"))
             frames = []
             *whole, rest = data.split(b"\0")
             for part in whole:

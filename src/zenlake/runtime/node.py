@@ -151,7 +151,8 @@ class Node:
         "Shared memory of this node; sessions over several links go without."
         if config.shm is not None and not several:
             self.shm = NodeShm(config.shm, config.entropy)
-        self._listeners: list[Listener] = []
+        self._listeners: dict[Listener, str] = {}
+        "Listeners, and the endpoint of each."
         self._by_zid: dict[WireZenohId, TransportSession] = {}
         self._accepted: dict[TransportSession, None] = {}
         "Handshakes of accepted links; first the one whose peer has been silent longest."
@@ -238,7 +239,8 @@ class Node:
     @property
     def locators(self) -> tuple[Locator, ...]:
         """Locators at which this node accepts sessions."""
-        return tuple(locator for listener in self._listeners for locator in listener.locators)
+        listeners = tuple(self._listeners)  # Another thread may add one.
+        return tuple(locator for listener in listeners for locator in listener.locators)
 
     def listen(self, endpoint: str) -> tuple[Locator, ...]:
         """Accept sessions at `endpoint`; return its locators. LinkError: that is not possible.
@@ -252,7 +254,7 @@ class Node:
         if isinstance(listener, MulticastLink):
             self._join_configured(listener)
             return ()
-        self._listeners.append(listener)
+        self._listeners[listener] = endpoint
         listener.on_idle = lambda: self.reactor.call_soon(lambda: self._on_idle(listener))
         self.reactor.call_soon(lambda: self._watch_listener(listener))
         return listener.locators
@@ -281,10 +283,12 @@ class Node:
         self, endpoint: str, policy: RetryPolicy | None = None, lost: LinkError | None = None
     ) -> None:
         """Listen at `endpoint` as soon as that is possible; retries until then, by `policy` or as
-        connecting does. After it was `lost` there is a pause first."""
+        connecting does. After it was `lost` there is a pause first, and no limit of time."""
         at = EndPoint(endpoint)
         own = RetryPolicy.from_config(at.config, policy or self.config.retry)
         retry = Retry(own, self.reactor.now())
+        if lost is not None:
+            retry.succeeded(self.reactor.now())
 
         def attempt() -> None:
             if not self._closing:
@@ -432,7 +436,7 @@ class Node:
             over.wait(CLOSE_SECONDS)
         self._closing = self._stopped = True
         self.reactor.stop()
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             listener.close()
         for group in self._groups:
             group.link.close()
@@ -461,7 +465,7 @@ class Node:
             try:
                 link = listener.accept()
             except LinkError as error:
-                self._drop_listener(listener, error)
+                self.keep_listening(self._drop_listener(listener, error), lost=error)
                 return
             if link is None:
                 if not turn and _no_descriptors(listener):
@@ -486,15 +490,17 @@ class Node:
             self._busy_listeners.discard(listener)
             self._watch_listener(listener)
 
-    def _drop_listener(self, listener: Listener, error: LinkError) -> None:
+    def _drop_listener(self, listener: Listener, error: LinkError) -> str:
+        """Close a listener that broke; return its endpoint."""
         log.error("a listener broke: %s", error)
         self.reactor.forget(listener)
-        self._listeners.remove(listener)
+        endpoint = self._listeners.pop(listener)
         self._busy_listeners.discard(listener)
         listener.close()
         link = self._next_in_line.pop(listener, None)
         if link is not None:
             link.close()
+        return endpoint
 
     def _make_room(self) -> bool:
         """Return whether one more handshake may begin, after ending an overdue one if need be."""
@@ -873,7 +879,7 @@ class Node:
             connector.stop()
         if self._discovery is not None:
             self._discovery.stop()
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             self.reactor.forget(listener)
             listener.close()
         self._listeners.clear()
