@@ -135,6 +135,34 @@ def test_a_session_outlives_one_of_its_links(connects: Any, listens: Any) -> Non
         assert whole.over is None
 
 
+@pytest.mark.parametrize(("connects", "listens"), [*WAYS, (THEIRS, THEIRS)])
+def test_a_spare_endpoint_takes_the_place_of_a_lost_link(connects: Any, listens: Any) -> None:
+    """With more endpoints than links."""
+    ports = [free_port() for _ in range(3)]
+    at = [f"tcp/127.0.0.1:{port}" for port in ports]
+    with settling(), ExitStack() as stack:
+        listener = open_session(listens, "peer", settings={**SETTINGS, "listen/endpoints": at})
+        stack.callback(listener.close)
+        proxies = {}
+        for port in ports:
+            proxy = FaultProxy(port)
+            proxies[proxy.locator] = stack.enter_context(ExitStack())
+            proxies[proxy.locator].enter_context(proxy)
+        quick = {"connect/retry": {"period_init_ms": 100, "period_max_ms": 200}}
+        connector = open_session(
+            connects, "peer", connect=tuple(proxies), settings={**SETTINGS, **quick}
+        )
+        stack.callback(connector.close)
+
+        def used() -> set[str]:
+            return {str(link.dst) for link in connector.info.links()}
+
+        before = until(used, lambda found: len(found) == 2, PATIENCE)
+        (spare,) = set(proxies) - before
+        proxies[min(before)].close()
+        until(used, lambda found: found == {spare, max(before)}, PATIENCE)
+
+
 @pytest.mark.parametrize("other", [OURS, THEIRS], ids=["with ours", "with theirs"])
 @pytest.mark.parametrize("connects", [True, False], ids=["connecting", "listening"])
 def test_declarations_on_their_way_over_a_link_that_is_lost_arrive(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zenlake.errors import LinkError, SessionEnded, SessionRefused, ZError
+from zenlake.runtime.multilink_session import MultiLinkSession
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.retry import Retry, RetryPolicy
 from zenlake.wire.enums import CloseReason
@@ -80,7 +81,10 @@ class Connector:
                 self._tell(found)
 
     def _opened(self, endpoint: EndPoint, link: TransportSession) -> None:
-        link.on_end.append(self._lost)
+        if isinstance(link, MultiLinkSession):  # It takes no further link: until it loses one.
+            link.on_loss.append(self._lost)
+        else:
+            link.on_end.append(self._lost)
         self._tell(link.whole)
 
     def _tell(self, found: TransportSession | ZError) -> None:

@@ -63,6 +63,8 @@ class MultiLinkSession(TransportSession):
         self._handle_frame = first._handle_frame
         self._lock = threading.RLock()
         "Guards the choice of links. It is taken before the lock of a link, never after."
+        self.on_loss: list[Callable[[SessionEnded], None]] = []
+        "Calls to make, once, when a link has ended: of connectors whose link had no place."
         self._links: tuple[TransportSession, ...] = (first,)
         lanes = len(PRIORITIES) if self.agreement.qos else 1
         self._priority_bits = PRIORITY_BITS if self.agreement.qos else 0
@@ -119,6 +121,9 @@ class MultiLinkSession(TransportSession):
         if ends_all and self._closing is None:
             self._closing = end
         others = tuple(other for other in self._links if other is not link)
+        waiting, self.on_loss = self.on_loss, []
+        for call in waiting:
+            call(end)
         if not others:
             self.over = self._closing or end
             return False
