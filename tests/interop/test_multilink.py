@@ -3,6 +3,8 @@ and that a session outlives one of its links."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
+from time import sleep
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ pytestmark = pytest.mark.interop
 
 COUNT = 20
 SIZE = 2000
+PUT_SECONDS = 0.005  # Between two messages: a lane that pauses for long may move by itself.
 SETTINGS = {"transport/unicast/max_links": 2, "scouting/gossip/enabled": False}
 WAYS = [(OURS, OURS), (OURS, THEIRS), (THEIRS, OURS)]
 IDS = ["ours connects to ours", "ours connects to theirs", "theirs connects to ours"]
@@ -133,6 +136,51 @@ def test_a_session_outlives_one_of_its_links(connects: Any, listens: Any) -> Non
                 assert send(api, sender, receiver, qos) == EXPECTED
         assert list(ours.info._node.sessions.values()) == [whole]
         assert whole.over is None
+
+
+@pytest.mark.parametrize(("connects", "listens"), WAYS, ids=IDS)
+@pytest.mark.parametrize("kind", ["?prio=1-3", "?prio=4-7"])
+def test_a_lane_without_a_pause_comes_back_to_the_link_that_is_meant_for_it(
+    connects: Any, listens: Any, kind: str
+) -> None:
+    kinds = by_priority(OURS)
+    with two_links(connects, listens, ("prio=1-3", "prio=4-7")) as (connector, listener):
+        api, sender, receiver = OURS, connector, listener
+        if connects is THEIRS:
+            sender, receiver = listener, connector
+        (whole,) = sender.info._node.sessions.values()
+        key, got = unique("back"), []
+        with (
+            receiver.declare_subscriber(key, lambda sample: got.append(int(str(sample.payload)))),
+            sender.declare_publisher(
+                key, congestion_control=api.CongestionControl.BLOCK, **kinds[kind]
+            ) as publisher,
+        ):
+            numbers = count()
+
+            def is_used() -> bool:
+                """Whether more than KEEP_ALIVE leaves on the link, while the lane is busy."""
+                links = links_of(sender)
+                before = links[kind].counters.sent_bytes if kind in links else 0
+                for _ in range(20):
+                    publisher.put(f"{next(numbers):0500}")
+                    sleep(PUT_SECONDS)
+                return kind in links and links[kind].counters.sent_bytes - before > 5000
+
+            until(lambda: publisher.matching_status.matching, bool, PATIENCE)
+            until(is_used, bool, PATIENCE)
+            lost = links_of(sender)[kind]
+            error = LinkError("cut by the test")
+            sender.info._node.reactor.call_soon(lambda: lost._on_broken_link(error))
+            until(lambda: lost in whole.links, lambda there: not there, PATIENCE)
+            last = next(numbers)
+            publisher.put(str(last))
+            until(is_used, bool, PATIENCE)
+            end = next(numbers)
+            publisher.put(str(end))
+            until(lambda: got and got[-1] == end, bool, PATIENCE)
+            assert got[got.index(last) :] == list(range(last, end + 1))
+            assert whole.over is None
 
 
 @pytest.mark.parametrize(("connects", "listens"), [*WAYS, (THEIRS, THEIRS)])

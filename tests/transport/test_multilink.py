@@ -201,6 +201,41 @@ def test_kept_batches_are_limited() -> None:
     assert KEPT_BYTES - 2000 < sum(map(len, kept)) <= KEPT_BYTES
 
 
+def test_a_held_lane_takes_messages_and_sends_none_until_it_is_released() -> None:
+    before, after = link_outbox(), link_outbox()
+    after.share_sequences(before)
+    data, high = Put(b"data"), QoS(WirePriority.DATA_HIGH)
+    before.push(Push(WireExpr(0, "a"), data))
+    assert before.is_numbered(QoS())
+    after.hold(QoS())
+    assert not after.is_idle(QoS())
+    after.push(Push(WireExpr(0, "a"), data))
+    after.push(Push(WireExpr(0, "a"), Put(bytes(5000))))
+    assert after.push_beyond(Push(WireExpr(0, "a"), data), QoS(), True, 0.0)
+    assert not after.is_numbered(QoS())
+    assert not after.give_up_stale(10.0)
+    assert not after.waiting
+    assert pulled(after) == []
+    after.push(Push(WireExpr(0, "b"), data, qos=high))
+    assert len(pulled(after)) == 1
+    assert after.count_unsent() == 3
+    earlier = pulled(before)
+    after.release(QoS())
+    messages = [message for body in earlier + pulled(after) for message in read_batch(body)]
+    numbers = [m.sn for m in messages if isinstance(m, (Frame, Fragment))]
+    assert numbers == [0, 1, 2, 3, 4, 6]  # A number is skipped behind fragments.
+    assert after.is_idle(QoS())
+
+
+def test_the_first_lane_of_a_lost_link_goes_on_though_it_was_held() -> None:
+    lost = link_outbox()
+    lost.keep_first_lane()
+    lost.hold(QoS(WirePriority.CONTROL))
+    lost.push(control(b"held"))
+    (body,) = lost.take_first_lane(0.0)
+    assert [m.messages for m in read_batch(body) if isinstance(m, Frame)] == [[control(b"held")]]
+
+
 RELIABLE, BEST_EFFORT = True, False
 
 CHOICES = [

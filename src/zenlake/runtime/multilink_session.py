@@ -7,7 +7,7 @@ Rust: `io/zenoh-transport/src/unicast/universal/tx.rs`, `transport.rs`.
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from zenlake.errors import NeighbourLimit, SessionClosed, SessionEnded
@@ -16,7 +16,7 @@ from zenlake.transport.counters import Counters
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.establishment import Acceptor
 from zenlake.transport.link_qos import LinkQos, choose_link
-from zenlake.transport.outbox import IntegerSequence
+from zenlake.transport.outbox import IntegerSequence, Outbox
 from zenlake.wire.enums import PRIORITIES, CloseReason, WireCongestionControl, WirePriority
 from zenlake.wire.frame import LaneSettings
 from zenlake.wire.network import NetworkMessage
@@ -29,10 +29,24 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 0.1
 """Time without a FRAME after which a lane may move to another link that works as well: the peer has
 read the last one. A FRAME that another link overtakes is stale, and the peer drops it."""
+HOLD_SECONDS = 1.0
+"""Upper bound on the time in which a lane that does not pause by itself is held for a move."""
 FIRST_LANE = 1  # Index of the reliable lane of the highest priority: 0 << 1 | reliable.
 MAX_ATTEMPTS = 8  # Links tried for one message: each attempt finds one that has just ended.
 
 R = TypeVar("R")
+
+
+@dataclass
+class _Hold:
+    """A lane that was moved to a link while it was busy, and is held there."""
+
+    until: float
+    "When it is released at the latest."
+    before: list[TransportSession] = field(default_factory=list)
+    "The links that it took until then."
+    sent_at: float | None = None
+    "Since when these have nothing left to send on the lane."
 
 
 class MultiLinkSession(TransportSession):
@@ -72,6 +86,8 @@ class MultiLinkSession(TransportSession):
         "The link of each lane, by priority << 1 | reliable. Changed under the lock of that link."
         self._last_sns: dict[int, tuple[int, float]] = {}
         "Next number of a lane that is to move, and since when."
+        self._holds: dict[tuple[TransportSession, int], _Hold] = {}
+        "Lanes that are held, by their link and their number."
         self._settling = False
         self._own(first)
 
@@ -140,8 +156,9 @@ class MultiLinkSession(TransportSession):
             self._core.counters.add(link.counters)
         return True
 
-    def _choose(self) -> None:
-        """Move each lane to the link that suits it best. On any thread."""
+    def _choose(self, *, hold: bool = False) -> None:
+        """Move each lane to the link that suits it best; with `hold` also a busy one. On any
+        thread."""
         with self._lock:
             live = [link for link in self._links if link.over is None]
             if not live:
@@ -150,36 +167,73 @@ class MultiLinkSession(TransportSession):
             later = False
             for index, link in enumerate(self._link_of):
                 best = live[choose_link(qos, bool(index & 1), index >> 1)]
-                if best is not link and not self._move(index, link, best):
+                if best is not link and not self._move(index, link, best, hold=hold):
                     later = True
-            if later and not self._settling:
+            if (later or self._holds) and not self._settling:
                 self._settling = True
                 self._reactor.call_at(self._reactor.now() + SETTLE_SECONDS, self._settle)
 
     def _settle(self) -> None:
         self._settling = False
         if self.over is None:
-            self._choose()
+            self._release()
+            self._choose(hold=True)
 
-    def _move(self, index: int, link: TransportSession, best: TransportSession) -> bool:
+    def _move(
+        self, index: int, link: TransportSession, best: TransportSession, *, hold: bool
+    ) -> bool:
         """Move a lane to `best`, unless FRAMEs may still be under way on its living link."""
         with link._lock:
             outbox = link._outbox
-            if outbox is not None:
-                lane, now = index >> 1, self._reactor.now()
-                sn = outbox.next_sn(lane, bool(index & 1))
-                seen = self._last_sns.get(index)
-                if seen is None or seen[0] != sn:
-                    seen = self._last_sns[index] = sn, now
-                settled = sn == self.agreement.initial_sn or now >= seen[1] + SETTLE_SECONDS
-                idle = outbox.is_idle(lane) and link._rest is None and not link._waiters
-                if not (settled and idle):
-                    return False
-            elif index == FIRST_LANE:
-                self._send_again(link, best)
+            if outbox is None:
+                if index == FIRST_LANE:
+                    self._send_again(link, best)
+            elif not (
+                self._is_settled(index, link, outbox)
+                or (hold and self._hold(index >> 1, link, outbox, best))
+            ):
+                return False
             self._last_sns.pop(index, None)
             self._link_of[index] = best
         return True
+
+    def _is_settled(self, index: int, link: TransportSession, outbox: Outbox) -> bool:
+        lane, now = index >> 1, self._reactor.now()
+        sn = outbox.next_sn(lane, bool(index & 1))
+        seen = self._last_sns.get(index)
+        if seen is None or seen[0] != sn:
+            seen = self._last_sns[index] = sn, now
+        settled = sn == self.agreement.initial_sn or now >= seen[1] + SETTLE_SECONDS
+        return settled and not link._waiters and _has_sent(link, lane)
+
+    def _hold(
+        self, lane: int, link: TransportSession, outbox: Outbox, best: TransportSession
+    ) -> bool:
+        """Hold a busy lane on `best`; False: it has messages without a number on its link."""
+        if link._waiters or not outbox.is_numbered(lane):
+            return False
+        with best._lock:
+            if best._outbox is None:
+                return False
+            best._outbox.hold(lane)
+        until = self._reactor.now() + HOLD_SECONDS
+        self._holds.setdefault((best, lane), _Hold(until)).before.append(link)
+        return True
+
+    def _release(self) -> None:
+        """Release the lanes whose FRAMEs the peer has read from the links that they took before."""
+        now = self._reactor.now()
+        with self._lock:
+            for (link, lane), hold in list(self._holds.items()):
+                if hold.sent_at is None and all(_has_sent(old, lane) for old in hold.before):
+                    hold.sent_at = now
+                settled = hold.sent_at is not None and now >= hold.sent_at + SETTLE_SECONDS
+                if settled or now >= hold.until or link.over is not None:
+                    del self._holds[link, lane]
+                    with link._lock:
+                        if link._outbox is not None:
+                            link._outbox.release(lane)
+                    link.flush()
 
     def _send_again(self, link: TransportSession, best: TransportSession) -> None:
         """Send the first lane's last batches, which have the declarations, over another link: what
@@ -302,6 +356,15 @@ class MultiLinkSession(TransportSession):
             self._closing = SessionClosed("closed by this node", reason)
             for link in self._links:
                 link._close(reason)
+
+
+def _has_sent(link: TransportSession, lane: int) -> bool:
+    """Whether nothing of a lane waits in a link, which may have ended."""
+    with link._lock:
+        outbox = link._outbox
+        if outbox is None:
+            return True
+        return outbox.is_idle(lane) and link._rest is None and not link.link.unsent
 
 
 def _qos_of(link: TransportSession) -> LinkQos:

@@ -53,7 +53,7 @@ class OutboundLane(FastPathLane):
     ) -> None:
         super().__init__()
         self.bit = 1 << index
-        "Bit of this lane in the outbox's lane masks."
+        "Bit of this lane in the outbox's lane masks; 0: the lane is held."
         self.priority = priority
         "None on a link without lanes, where no message may name one."
         header, name = header_parts(priority, False)

@@ -158,6 +158,7 @@ class Outbox:
     def take_first_lane(self, now: float) -> list[bytes]:
         """Return the kept batches of the first lane, and all that wait in it: the link has ended,
         and what the peer has read of them is not known."""
+        self.release(0)
         lane, batches = self._lanes[0], list(self._kept or ())
         self._kept, self._kept_bytes = None, 0
         while self._waiting & lane.bit:
@@ -183,6 +184,28 @@ class Outbox:
 
     def _body(self, batch: bytes | bytearray | memoryview) -> bytes:
         return bytes(memoryview(batch)[len(self._prefix) :])
+
+    def hold(self, qos: int) -> None:
+        """Keep the lane of `qos` from being pulled until it is released: batches of smaller numbers
+        are under way on another link. Without its bit, nothing counts it among those that wait."""
+        lane = self._lane_of[qos & PRIORITY_BITS]
+        self.full &= ~lane.bit
+        self._waiting &= ~lane.bit
+        lane.bit = 0
+
+    def release(self, qos: int) -> None:
+        """Let the lane of `qos` be pulled again."""
+        lane = self._lane_of[qos & PRIORITY_BITS]
+        lane.bit = 1 << self._lanes.index(lane)
+        if lane.sealed or lane.large is not None:
+            self.full |= lane.bit
+        if lane.sealed or lane.large is not None or lane.writer is not None or lane.backlog:
+            self._waiting |= lane.bit
+
+    def is_numbered(self, qos: int) -> bool:
+        """Whether all that waits in the lane of `qos` has its sequence number."""
+        lane = self._lane_of[qos & PRIORITY_BITS]
+        return lane.large is None and not lane.backlog
 
     # ---- in
 
@@ -451,7 +474,8 @@ class Outbox:
     def is_idle(self, qos: int) -> bool:
         """Whether nothing at all waits in the lane of `qos`."""
         lane = self._lane_of[qos & PRIORITY_BITS]
-        return not (lane.open or lane.appended or self._waiting & lane.bit)
+        held = not lane.bit
+        return not (held or lane.open or lane.appended or self._waiting & lane.bit)
 
     def count_unsent(self) -> int:
         """Return the number of messages that wait. Decodes their batches: for a link that ended."""
@@ -561,7 +585,7 @@ class Outbox:
         found = False
         for lane in self._lanes:
             large = lane.large
-            if large is None or not large.droppable:
+            if large is None or not large.droppable or not lane.bit:
                 continue
             if now >= large.moved_at + FRAGMENT_DROP_SECONDS:
                 found = True
