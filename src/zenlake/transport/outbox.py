@@ -161,10 +161,12 @@ class Outbox:
         self.release(0)
         lane, batches = self._lanes[0], list(self._kept or ())
         self._kept, self._kept_bytes = None, 0
-        while self._waiting & lane.bit:
-            batch = self._pull_from(lane, now)
-            if batch is not None:
-                batches.append(self._body(batch))
+        self._control.clear()
+        others, self._waiting = self._waiting & ~lane.bit, self._waiting & lane.bit
+        while (batch := self.pull(now)) is not None:
+            self.counters.sent_batches -= 1  # The other link sends it.
+            batches.append(self._body(batch))
+        self._waiting |= others
         return batches
 
     def send_again(self, bodies: list[bytes]) -> None:
@@ -541,7 +543,14 @@ class Outbox:
         while self.full if full_only else self._waiting:
             lanes = self._waiting
             lane = self._lanes[(lanes & -lanes).bit_length() - 1]
-            batch = self._pull_from(lane, now)
+            if lane.open or lane.appended:
+                self._absorb(lane)
+            if lane.backlog:
+                self._refill(lane, now)
+            batch = self._pull_lane(lane, now)
+            self.blocked &= ~lane.bit
+            if not lane.sealed and lane.large is None:
+                self._no_longer_full(lane)
             if batch is not None:
                 if self._kept is not None and lane is self._lanes[0]:
                     self._keep(self._body(batch))
@@ -550,17 +559,6 @@ class Outbox:
                     self.stalled_at = now
                 return batch
         return None
-
-    def _pull_from(self, lane: OutboundLane, now: float) -> bytes | bytearray | memoryview | None:
-        if lane.open or lane.appended:
-            self._absorb(lane)
-        if lane.backlog:
-            self._refill(lane, now)
-        batch = self._pull_lane(lane, now)
-        self.blocked &= ~lane.bit
-        if not lane.sealed and lane.large is None:
-            self._no_longer_full(lane)
-        return batch
 
     def _no_longer_full(self, lane: OutboundLane) -> None:
         self.full &= ~lane.bit
