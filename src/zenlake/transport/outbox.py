@@ -189,7 +189,7 @@ class Outbox:
 
     def hold(self, qos: int) -> None:
         """Keep the lane of `qos` from being pulled until it is released: batches of smaller numbers
-        are under way on another link. Without its bit, nothing counts it among those that wait."""
+        are under way on another link. A lane without its bit does not count as waiting."""
         lane = self._lane_of[qos & PRIORITY_BITS]
         self.full &= ~lane.bit
         self._waiting &= ~lane.bit
