@@ -145,6 +145,18 @@ def test_what_is_not_offered_is_refused_by_name(stage: Stage, setting: str) -> N
             act()
 
 
+def test_without_a_common_name_both_sides_say_what_to_leave_out(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Rust node whose endpoint has multistream=1 takes one stream from none."""
+    listener = stage.listen()
+    monkeypatch.setattr(quic_module, "PROTOCOL_NAMES", ["zenoh-ms"])
+    connected = stage.connect(listener.locators[0])
+    accepted = stage.accept(listener)
+    for link in (accepted, connected):
+        assert "leave multistream=1 and mixed_rel=1 out" in str(stage.error_of(link.handshake))
+
+
 def test_without_the_library_the_error_names_the_extra(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,11 @@ PEER = ("peer", 0)  # For aioquic: the UDP socket is connected, so there is only
 # Loggers of aioquic: errors of a link reach the link's owner, who logs them.
 SILENT = logging.LoggerAdapter(logging.getLogger(f"{__name__}.aioquic"))
 SILENT.logger.disabled = True
+NO_COMMON_NAME = "no application protocol", "No common ALPN protocols"  # Alert; text of aioquic.
+ONE_STREAM_ADVICE = (
+    " (zenlake has one stream per connection: leave multistream=1 and mixed_rel=1 out of the "
+    "endpoint of the other node)"
+)
 # Settings of Rust endpoints that ask for what is not offered here, and their valid values.
 ONE_STREAM = {"multistream": ("auto", "0"), "mixed_rel": ("auto", "0"), "rel": ("1",)}
 
@@ -393,10 +398,13 @@ class QuicLink(TransportLink):
         if self._connection.refusal is not None:
             return f"{stage}: {self._connection.refusal}"
         code, reason = closed.error_code, clean(closed.reason_phrase.strip("\0"))
+        alert = ""
         if code - CRYPTO_ERROR in set(map(int, AlertDescription)):
             alert = AlertDescription(code - CRYPTO_ERROR).name.replace("_", " ")
             if not reason or alert in CERTIFICATE_ALERTS:
                 reason = explain_alert(alert, self._connection.connects, reason)
+        if alert in NO_COMMON_NAME or reason in NO_COMMON_NAME:
+            reason += ONE_STREAM_ADVICE
         return f"{stage}: {reason or f'error {code:#x}'}"
 
     def _fail(self, why: str) -> None:
