@@ -304,8 +304,8 @@ def test_a_full_pool_uses_the_network_until_there_is_room(receiver: str) -> None
 @pytest.mark.parametrize("sender", ["ours", "theirs"])
 @pytest.mark.parametrize("size", [1, 100, 5000, MIB])
 def test_buffers_of_a_provider_in_every_message(sender: str, size: int) -> None:
-    ours = sender == "ours"
-    with direct(OURS if ours else THEIRS, THEIRS if ours else OURS, ON, ON) as sides:
+    ours, own = sender == "ours", ON | {f"{POOL}/enabled": False, "timestamping/enabled": True}
+    with direct(OURS if ours else THEIRS, THEIRS if ours else OURS, own, own) as sides:
         way = Way(*sides, 0)
         api, session = way.sender
         provider = api.shm.ShmProvider.default_backend(8 * MIB + 4096)
@@ -320,16 +320,29 @@ def test_buffers_of_a_provider_in_every_message(sender: str, size: int) -> None:
             way.sender.matching(key)
             session.put(key, buffer(1), attachment=buffer(2), **blocking(api))
             session.put(key, api.ZBytes(buffer(3)), **blocking(api))
-            until(lambda: len(heard) == 2)
-        assert [bytes(sample.payload) for sample in heard] == [content(1, size), content(3, size)]
+            cache = api.ext.CacheConfig()
+            publisher = api.ext.declare_advanced_publisher(session, key, cache=cache)
+            publisher.put(buffer(8))
+            until(lambda: len(heard) == 3)
+            publisher.undeclare()
+        assert [bytes(sample.payload) for sample in heard] == [
+            content(1, size),
+            content(3, size),
+            content(8, size),
+        ]
         assert bytes(heard[0].attachment) == content(2, size)
-        if not ours or size > 64:
-            assert heard[0].payload.as_shm() is not None
+        assert all(sample.payload.as_shm() is not None for sample in heard)
         key = unique("shm")
-        asked: list[bytes] = []
-        with answering(way, key, lambda query: asked.append(bytes(query.payload))):
+        asked: list[tuple[bytes, bool]] = []
+
+        def ask(query: Any) -> None:
+            asked.append((bytes(query.payload), query.payload.as_shm() is not None))
+
+        with answering(way, key, ask):
             list(session.get(key, payload=buffer(4), timeout=PATIENCE))
-        assert asked == [content(4, size)]
+            with session.declare_querier(key, timeout=PATIENCE) as querier:
+                list(querier.get(payload=api.ZBytes(buffer(7))))
+        assert asked == [(content(4, size), True), (content(7, size), True)]
 
         def answer(query: Any) -> None:
             query.reply(key, buffer(5))
@@ -337,10 +350,10 @@ def test_buffers_of_a_provider_in_every_message(sender: str, size: int) -> None:
 
         with answering(Way(way.receiver, way.sender, 0), key, answer):
             replies = list(way.receiver.session.get(key, timeout=PATIENCE))
-        assert {bytes((reply.ok or reply.err).payload) for reply in replies} == {
-            content(5, size),
-            content(6, size),
-        }
+        assert {
+            bytes((reply.ok or reply.err).payload): (reply.ok or reply.err).payload.as_shm() is None
+            for reply in replies
+        } == {content(5, size): False, content(6, size): True}
 
 
 def test_a_buffer_goes_to_all_kinds_of_receivers_at_once() -> None:

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 from time import time_ns
 
 from zenlake.api.query.query import Query, reply_with
@@ -37,6 +38,9 @@ class Cache:
         self._lock = threading.Lock()
 
     def keep(self, body: Body) -> None:
+        """Keep a sample; a payload in shared memory is copied, as subscribers give that back."""
+        if type(body) is Put and type(body.payload) is not bytes:  # A view, never slices.
+            body = replace(body, payload=bytes(body.payload))  # type: ignore[arg-type]
         with self._lock:
             self._kept.append(body)
 

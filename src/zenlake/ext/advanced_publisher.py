@@ -20,7 +20,7 @@ from zenlake.api.values.enums import CongestionControl, Locality, Priority, Reli
 from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.timestamps import Timestamp
 from zenlake.api.values.wrapped import make
-from zenlake.api.values.zbytes import IntoZBytes
+from zenlake.api.values.zbytes import IntoZBytes, kept_bytes
 from zenlake.errors import MessageTooLarge, ZError
 from zenlake.ext.advanced_cache import Cache
 from zenlake.ext.advanced_config import CacheConfig, MissDetectionConfig, RepliesConfig, seconds
@@ -145,7 +145,7 @@ class AdvancedPublisher(KeyedEntity):
         encoded = self._route.encoding if encoding is None else encoding_of(encoding)
         body = put_body(payload, encoded, attachment, timestamp, None)
         if self._cache is not None:
-            body.payload = bytes(body.payload)  # type: ignore[arg-type]  # Not slices.
+            body.payload = kept_bytes(body.payload)  # type: ignore[assignment]
         self._publish(body, timestamp_instrumentation)
 
     def delete(

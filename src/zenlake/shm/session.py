@@ -97,9 +97,10 @@ class ShmSession:
         if type(carrier) is WireQuery:
             carrier.shm = False
             if carrier.body is not None:
+                assert isinstance(carrier.body.payload, bytes)
                 slices = read_slices(ByteReader(carrier.body.payload))
-                payload = self._payload(slices, priority, views=False)
-                carrier.body = replace(carrier.body, payload=bytes(payload))
+                payload = self._payload(slices, priority, views=self.views)
+                carrier.body = replace(carrier.body, payload=payload)
         elif type(carrier) is Err:
             carrier.shm = False  # The mark says nothing.
         else:

@@ -16,7 +16,7 @@ class QueryBody:
     ~    payload    ~   the rest of the extension; a list of slices when the query is marked shm
     """
 
-    payload: bytes = b""
+    payload: bytes | memoryview = b""
     encoding: WireEncoding = DEFAULT
 
 

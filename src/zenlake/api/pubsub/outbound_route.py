@@ -159,7 +159,7 @@ class OutboundRoute:
         options = (encoding, attachment, timestamp, timestamp_instrumentation, source_info)
         if type(payload) is ZBytes:
             payload = payload.buffer
-            if type(payload) is memoryview and len(payload) <= SMALL:
+            if type(payload) is memoryview and len(payload) <= SMALL and type(payload.obj) is bytes:
                 payload = bytes(payload)  # Cheaper than a put that is not plain.
         if options == NO_OPTIONS and type(payload) is bytes and self.plain is not None:
             (self.fast_put or self.put_plain)(payload)

@@ -32,7 +32,7 @@ from zenlake.api.values.selector import (
     Selector,
     accepts_any_key,
 )
-from zenlake.api.values.zbytes import IntoZBytes, payload_bytes
+from zenlake.api.values.zbytes import IntoZBytes, kept_bytes
 from zenlake.errors import InvalidKeyExpr, ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import intersects
@@ -435,7 +435,7 @@ def _query(
         mode = Consolidation.NONE if has_time else Consolidation.LATEST
     body = None
     if payload is not None or encoding is not None:
-        data = b"" if payload is None else bytes(payload_bytes(payload))
+        data = b"" if payload is None else kept_bytes(payload)
         body = QueryBody(data, encoding_of(encoding))
     source = wire_of("source_info", source_info, SourceInfo)
     return WireQuery(mode, parameters, source, body, attachment_of(attachment))

@@ -20,7 +20,7 @@ from zenlake.api.values.ids import SourceInfo
 from zenlake.api.values.instrumentation import TimestampStack
 from zenlake.api.values.selector import Parameters, Selector, accepts_any_key
 from zenlake.api.values.timestamps import Timestamp
-from zenlake.api.values.zbytes import IntoZBytes, ZBytes, payload_bytes
+from zenlake.api.values.zbytes import IntoZBytes, ZBytes, kept_bytes
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import intersects
@@ -179,7 +179,7 @@ class Query:
         if congestion_control is not None or priority is not None:
             _warn_ignored("reply", congestion_control, priority)
         body = Put(
-            bytes(payload_bytes(payload)),
+            kept_bytes(payload),  # type: ignore[arg-type]  # A view is written as bytes are.
             wire_of("timestamp", timestamp, Timestamp),
             encoding_of(encoding),
             None,
@@ -207,7 +207,7 @@ class Query:
     def reply_err(self, /, payload: IntoZBytes, *, encoding: IntoEncoding | None = None) -> None:
         """Reply with an error that `payload` describes."""
         asked = self._asked
-        body = Err(bytes(payload_bytes(payload)), encoding_of(encoding))
+        body = Err(bytes(kept_bytes(payload)), encoding_of(encoding))
         asked.answer(asked.request.key.suffix, body, asked.request.qos, self._responder)
 
     def drop(self, /) -> None:

@@ -65,6 +65,20 @@ def payload_bytes(obj: object) -> bytes | memoryview:
     return view.cast("B") if view.nbytes else b""
 
 
+def kept_bytes(obj: object) -> bytes | memoryview:
+    """Return the bytes that `obj` stands for as a payload that may be kept: a copy of any buffer
+    that may change, but not of one in shared memory that was given away."""
+    data = payload_bytes(obj)
+    if isinstance(data, bytes):
+        return data
+    if data.readonly and hasattr(data.obj, "lease"):
+        from zenlake.shm.session import own_buffer
+
+        if own_buffer(data) is not None:
+            return data
+    return copied(data)
+
+
 @total_ordering
 class ZBytes:
     """Bytes, as received or to be sent; immutable.
