@@ -298,7 +298,58 @@ def test_a_delivered_buffer_that_no_reader_confirms_is_taken_back() -> None:
         assert arena.reclaim(10.0) == 0
         assert arena.reclaim(10.0 + STALE_SECONDS / 2) == 0
         assert arena.reclaim(10.0 + STALE_SECONDS) == buffer.capacity
-        assert arena.take_recent(5000) is buffer
+        again = arena.take_recent(5000)
+        assert again is not None
+        assert again.offset == buffer.offset
+
+
+def stop_reader(arena: Arena, size: int) -> SharedBuffer:
+    """Take back a buffer of a reader that was stopped."""
+    buffer = taken(arena, size)
+    for turn in range(2):
+        arena.reclaim(10.0 + turn * STALE_SECONDS)
+    return buffer
+
+
+def test_a_reader_that_was_stopped_drops_no_reference_of_the_next_payload() -> None:
+    """Readers of eclipse-zenoh give a reference back whatever the header says by then."""
+    with arena_of(64 * KIB) as arena:
+        stopped = stop_reader(arena, 64 * KIB)
+        following = taken(arena, 64 * KIB)
+        assert following.header is not stopped.header
+        give_back(stopped)
+        assert following.header.references == 1
+        assert arena.collect() == 0
+        give_back(following)
+        assert arena.collect() == 64 * KIB
+
+
+def test_headers_of_crashed_readers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headers_module, "MAX_RETIRED", 10)
+    with arena_of(64 * KIB) as arena:
+        stop_reader(arena, 64 * KIB)
+        free = len(arena._headers._free)
+        for _ in range(100):
+            stop_reader(arena, 64 * KIB)
+        assert free - len(arena._headers._free) <= 10
+
+
+def test_a_buffer_is_taken_back_without_another_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    with arena_of(64 * KIB) as arena:
+
+        def none(_: object) -> None:
+            raise ShmError("no headers")
+
+        for owned in (False, True):
+            buffer = taken(arena, 64 * KIB)
+            buffer.owned = owned
+            with monkeypatch.context() as patch:
+                patch.setattr(OwnHeaders, "take", none)
+                assert arena.reclaim(limit=1) == (0 if owned else 64 * KIB)
+                assert (arena.take(64 * KIB) is None) == owned
+            buffer.owned = False
+            give_back(buffer)
+            arena.collect()
 
 
 def test_a_confirmed_buffer_is_kept() -> None:

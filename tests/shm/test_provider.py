@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import zenoh.shm
 
 import zenlake.shm
 from tests.support.shared_memory import mapped_segments
-from zenlake.shm.arena import GRAIN
 
 KIB = 1 << 10
 SIZE = 64 * KIB
@@ -133,7 +133,22 @@ def waiting(api: Any) -> Iterator[Any]:
     yield done, thread.is_alive()
 
 
-SCENES: list[Scene] = [sizes, writing, giving_away, shortage, waiting]
+def taking(api: Any) -> Iterator[Any]:
+    """Buffers are taken from the program itself: as many as are needed, but not above the limit."""
+    shm = api.shm
+    for given_away in (False, True):
+        for limit in (0, 1, 2, 3, 9):
+            provider = shm.ShmProvider.default_backend(SIZE)
+            kept = [provider.alloc(16 * KIB) for _ in range(3)]
+            if given_away:
+                kept = [api.ZBytes(buffer) for buffer in kept]
+            yield outcome(lambda: len(bytes(provider.alloc(30 * KIB, shm.Deallocate(limit)))))  # noqa: B023
+            yield outcome(lambda: len(bytes(provider.alloc(17 * KIB, shm.Deallocate(limit)))))  # noqa: B023
+            if given_away:
+                yield sum(payload.as_shm().is_valid() for payload in kept)
+
+
+SCENES: list[Scene] = [sizes, writing, giving_away, shortage, waiting, taking]
 
 
 @pytest.mark.interop
@@ -172,14 +187,58 @@ def test_no_memory_is_said_with_what_to_do() -> None:
     assert len(kept) == SIZE
 
 
-def test_deallocate_takes_buffers_that_were_sent() -> None:
-    """Not those that the program still has."""
-    provider, shm = provider_of(SIZE), zenlake.shm
-    kept = provider.alloc(SIZE - GRAIN)
-    with pytest.raises(zenlake.ZError, match="out of memory"):
-        provider.alloc(GRAIN * 2, shm.Deallocate(5))
-    kept[:5] = b"alive"
-    assert bytes(kept)[:5] == b"alive"
+def use_of_taken(provider: Any) -> Any:
+    """Take all buffers of the program, and use them; return the buffer that has the memory now."""
+    written, sent = provider.alloc(SIZE // 2), zenlake.ZBytes(provider.alloc(SIZE // 2))
+    shared = sent.as_shm()
+    assert shared is not None
+    whole = provider.alloc(SIZE, zenlake.shm.Deallocate(5))
+    whole[:] = bytes(SIZE)
+    uses: list[Callable[[], object]] = [
+        lambda: bytes(written),
+        lambda: str(written),
+        lambda: written.__setitem__(0, 1),
+        lambda: zenlake.ZBytes(written),
+        lambda: bytes(sent),
+        lambda: bytes(shared),
+        lambda: zenlake.ZBytes(shared),
+    ]
+    for use in uses:
+        with pytest.raises(zenlake.ZError, match="deallocated"):
+            use()
+    assert not shared.is_valid()
+    return whole
+
+
+def test_buffers_that_were_taken_raise() -> None:
+    provider = provider_of(SIZE)
+    whole = use_of_taken(provider)
+    gc.collect()
+    assert bytes(whole) == bytes(SIZE)
+    assert provider.garbage_collect() == 0
+    del whole
+    assert provider.garbage_collect() == SIZE
+
+
+def test_threads_that_take_buffers_from_each_other_lose_no_memory() -> None:
+    provider, deallocate = provider_of(4 * KIB), zenlake.shm.Deallocate(1)
+    rounds: list[int] = []
+
+    def use() -> None:
+        for turn in range(300):
+            with suppress(zenlake.ZError):  # Another thread has taken it.
+                bytes(zenlake.ZBytes(provider.alloc(KIB, deallocate)))
+            rounds.append(turn)
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(rounds) == 1200
+    provider.garbage_collect()
+    provider.defragment()
+    assert provider.available == 4 * KIB
 
 
 def test_an_index_from_the_end_is_refused() -> None:

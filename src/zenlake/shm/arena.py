@@ -85,6 +85,11 @@ class SharedBuffer:
             place(self.address, None, 0, self.header_address, 1, counter)
         self.owned = owned
 
+    @property
+    def is_being_filled(self) -> bool:
+        """Whether it was taken and has no payload yet."""
+        return self.owned and not self.header.references
+
     def pointer(self, size: int) -> bytes:
         """Return a pointer to the first `size` bytes, as messages carry it."""
         if self._pointed != size:  # All but the generation is the same for payloads of one size.
@@ -224,24 +229,49 @@ class Arena:
     def reclaim(self, now: float | None = None, limit: int | None = None) -> int:
         """Free buffers whose readers have crashed: delivered, and not confirmed for STALE_SECONDS.
 
-        Return the size of the largest. With `limit`, free that many buffers that were sent,
-        whether or not they are in use.
+        Return the size of the largest. With `limit`, free that many buffers, whether or not they
+        are in use, those first that were made last (as zenoh-shm does).
         """
         now = time.monotonic() if now is None else now
-        largest, left = 0, limit
+        largest, left, busy = 0, limit or 0, self._busy
+        take, keep = (busy.pop, busy.appendleft) if limit else (busy.popleft, busy.append)
+        taken: list[SharedBuffer] = []
         with self._lock:
-            for _ in range(len(self._busy)):
-                buffer = self._busy.popleft()
-                forced = bool(left) and not buffer.owned
+            for _ in range(len(busy)):
+                buffer = take()
+                forced = left > 0 and not buffer.is_being_filled
+                free = None
                 if forced or self._is_stale(buffer, now):
-                    buffer.header.take_back()
-                    self._set_free(buffer)
-                    largest = max(largest, buffer.capacity)
-                    if forced and left:
-                        left -= 1
-                else:
-                    self._busy.append(buffer)
+                    free = self._without_users(buffer)
+                if free is None:
+                    keep(buffer)
+                    continue
+                if free is not buffer:
+                    taken.append(buffer)
+                self._keep_free(free)
+                largest = max(largest, free.capacity)
+                left -= forced
+            self._headers.retire(taken)
         return largest
+
+    def _without_users(self, buffer: SharedBuffer) -> SharedBuffer | None:
+        """Take a buffer from its users; return one with the same memory and another header.
+
+        Rust nodes give a reference back whatever the header says by then: a reader that was only
+        stopped must not drop one to the next payload. Without another header, the buffer is used
+        again as it is, or None is returned if this process refers to it.
+        """
+        try:
+            free = self._new_buffer(buffer.offset, buffer.capacity)
+        except ShmError:
+            if buffer.owned:
+                return None
+            buffer.header.take_back()
+            self._forget(buffer)
+            return buffer
+        buffer.header.take_back()
+        buffer.generation = buffer.header.generation
+        return free
 
     def defragment(self) -> int:
         """Join free pieces that are next to each other; return the size of the largest."""
@@ -322,10 +352,15 @@ class Arena:
         return SharedBuffer(self, offset, capacity, header)
 
     def _set_free(self, buffer: SharedBuffer) -> None:
+        self._forget(buffer)
+        self._keep_free(buffer)
+
+    @staticmethod
+    def _forget(buffer: SharedBuffer) -> None:
+        """Make every pointer to a buffer invalid that was sent."""
         buffer.generation = buffer.header.next_generation()
         buffer.sent.clear()
         buffer.suspected_at = None
-        self._keep_free(buffer)
 
     def _keep_free(self, buffer: SharedBuffer) -> None:
         self._free.setdefault(buffer.capacity, []).append(buffer)

@@ -33,6 +33,7 @@ WATCHDOG_WORDS = HEADERS // 64  # Words of the watchdog array that are used.
 SEGMENT_BYTES = WATCHDOGS_AT + HEADERS * 8
 SEGMENT_BITS = 16  # Metadata segments have numbers of 16 bits.
 POSIX = 0  # Protocol number of segments in /dev/shm.
+MAX_RETIRED = 8192  # Headers that are kept from use because crashed readers may refer to them.
 MAX_SEGMENTS = 8  # Metadata segments of this process: some 260,000 buffers in use at once.
 
 assert HEADER.size == 32
@@ -121,6 +122,10 @@ class OwnHeader:
         """Number of references that readers, and this process, have."""
         return self._cells[self._cell]
 
+    @references.setter
+    def references(self, number: int) -> None:
+        self._cells[self._cell] = number
+
     @property
     def generation(self) -> int:
         """Number of times that the header was used before."""
@@ -167,7 +172,7 @@ class OwnHeaders:
         """Return a free header. ShmError: there are too many buffers, or no memory."""
         with self._lock:
             if not self._free:
-                self._free.extend(self._unused(force=len(self._tables) == MAX_SEGMENTS))
+                self._free.extend(self._unused(forced=len(self._tables) == MAX_SEGMENTS))
             if not self._free:
                 if len(self._tables) == MAX_SEGMENTS:
                     raise ShmError(f"{MAX_SEGMENTS * HEADERS} shared buffers are in use")
@@ -185,17 +190,18 @@ class OwnHeaders:
         with self._lock:
             for buffer in buffers:
                 self._retired.append((buffer.header, buffer if buffer.owned else None))
-            self._free.extend(self._unused(force=False))
+            self._free.extend(self._unused(forced=len(self._retired) - MAX_RETIRED))
 
-    def _unused(self, *, force: bool) -> Iterator[OwnHeader]:
-        """Yield the retired headers without readers; with `force`, also the oldest with readers,
-        which have most likely crashed."""
+    def _unused(self, *, forced: int) -> Iterator[OwnHeader]:
+        """Yield the retired headers without readers, and the oldest with readers, which have most
+        likely crashed: so many that `forced` of them are yielded in all."""
         for _ in range(len(self._retired)):
             header, buffer = self._retired.popleft()
-            if (buffer is not None and buffer.owned) or (header.references and not force):
+            if (buffer is not None and buffer.owned) or (header.references and forced <= 0):
                 self._retired.append((header, buffer))
                 continue
-            force = False
+            forced -= 1
+            header.references = 0
             generation = header.next_generation()
             if buffer is not None:
                 buffer.generation = generation

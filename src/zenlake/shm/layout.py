@@ -150,7 +150,8 @@ class GarbageCollect(AllocPolicy):
 @final
 @dataclass(frozen=True)
 class Deallocate(AllocPolicy):
-    """Try, take up to `limit` buffers from their users, try again."""
+    """Try, take up to `limit` buffers from their users, try again: from other processes, and from
+    this one, where they raise ZError then."""
 
     limit: int
     inner_policy: AllocPolicy | None = JUST_ALLOC

@@ -116,9 +116,12 @@ class NodeShm:
                     return None
             return ShmSteps(self._own, reliable=reliable)
 
-    def place(self, payload: bytes | memoryview, counter: int = 0) -> SharedBuffer | None:
+    def place(
+        self, payload: bytes | memoryview, counter: int = 0, *, owned: bool = False
+    ) -> SharedBuffer | None:
         """Return a buffer of the pool with a copy of `payload` and one reference, and count it in
-        the word at the address `counter`; None: the pool has no room."""
+        the word at the address `counter`; None: the pool has no room. `owned`: the reference is
+        this process's."""
         pool = self._pool or self._make_pool()
         if pool is None:
             return None
@@ -127,7 +130,7 @@ class NodeShm:
         except ShmError:  # There are no headers left.
             return None
         if buffer is not None:
-            buffer.fill(payload, counter)
+            buffer.fill(payload, counter, owned=owned)
         return buffer
 
     def view(self, payload: bytes) -> memoryview | None:
@@ -135,10 +138,10 @@ class NodeShm:
         is no room."""
         from zenlake.shm.views import OwnLease, view_of
 
-        buffer = self.place(payload)
+        buffer = self.place(payload, owned=True)
         if buffer is None:
             return None
-        lease = OwnLease(buffer)
+        lease = OwnLease(buffer, buffer.generation)
         return view_of(buffer.arena.segment, buffer.offset, len(payload), lease, writable=False)
 
     @property

@@ -105,9 +105,12 @@ class ZShmMut:
 
     @property
     def view(self) -> memoryview:
-        """The bytes, to be read and written in place. ZError: they were given away."""
+        """The bytes, to be read and written in place. ZError: they were given away, or taken."""
         if self._view is None:
             raise ZError(CONSUMED)
+        lease: Lease | None = lease_of(self._view)
+        if lease is not None:
+            lease.check()
         return self._view
 
     def into_payload(self) -> memoryview:
@@ -195,8 +198,9 @@ class ShmProvider:
                 f"{OUT_OF_MEMORY}: {wanted.size} bytes; {arena.available} of "
                 f"{arena.size} are free: collect garbage, or wait (BlockOn)"
             )
-        buffer.fill(b"", owned=True)
-        view = view_of(arena.segment, buffer.offset, wanted.size, OwnLease(buffer), writable=True)
+        lease = OwnLease(buffer, buffer.generation)
+        buffer.fill(b"", owned=True)  # From here on, Deallocate on another thread may take it.
+        view = view_of(arena.segment, buffer.offset, wanted.size, lease, writable=True)
         return ZShmMut.of(view)
 
     def defragment(self, /) -> None:
@@ -245,12 +249,12 @@ def _allocate(
                 found = _after(freed >= layout.size, arena, layout, other)
             return found
         case Deallocate(limit, inner, other):
-            found = _allocate(arena, layout, inner)
             for _ in range(limit):
-                if found is not None or not arena.reclaim(limit=1):
-                    break
-                found = _allocate(arena, layout, other)
-            return found
+                if (found := _allocate(arena, layout, inner)) is not None:
+                    return found
+                if not arena.reclaim(limit=1):
+                    return None
+            return _allocate(arena, layout, other)
     raise TypeError("expected policy type")
 
 

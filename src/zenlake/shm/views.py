@@ -79,10 +79,9 @@ class OwnLease:
 
     __slots__ = ("_generation", "_pid", "buffer")
 
-    def __init__(self, buffer: SharedBuffer) -> None:
-        buffer.owned = True
+    def __init__(self, buffer: SharedBuffer, generation: int) -> None:
         self.buffer = buffer
-        self._generation = buffer.generation
+        self._generation = generation
         self._pid = os.getpid()
 
     @property
@@ -106,7 +105,7 @@ class OwnLease:
             )
 
     def end(self) -> None:
-        if self._pid == os.getpid() and self.is_valid:
+        if self._pid == os.getpid():  # The header is this buffer's until its last reference.
             native.load().add(self.buffer.header_address, -1)
             self.buffer.owned = False
 
