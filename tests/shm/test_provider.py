@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import zenoh.shm
 
@@ -38,7 +39,26 @@ def sizes(api: Any) -> Iterator[Any]:
     eight = shm.AllocAlignment.ALIGN_8_BYTE
     for layout in ((SIZE, eight), shm.MemoryLayout((SIZE, eight))):
         provider = shm.ShmProvider.default_backend(layout)
-        for wanted in (1, (16, eight), shm.MemoryLayout((16, eight)), 0, -1, (5, eight), "a", None):
+        for wanted in (
+            1,
+            True,
+            np.int64(100),
+            (16, eight),
+            (np.int32(16), shm.AllocAlignment(np.uint8(3))),
+            shm.MemoryLayout((16, eight)),
+            shm.MemoryLayout(np.int64(16)),
+            0,
+            -1,
+            1 << 63,
+            1 << 64,
+            1.0,
+            (5, eight),
+            [16, eight],
+            (16, 3),
+            (16,),
+            "a",
+            None,
+        ):
             yield outcome(lambda: len(bytes(provider.alloc(wanted))))  # noqa: B023
     for wrong in (0, -1, "a", None, (5, eight)):
         yield outcome(lambda: shm.ShmProvider.default_backend(wrong))  # noqa: B023
@@ -74,6 +94,9 @@ def writing(api: Any) -> Iterator[Any]:
         yield outcome(lambda: put(item, value))  # noqa: B023
     buffer[:] = b"\xff\xfe\x00\x01\x02"
     yield bytes(buffer)
+    yield outcome(lambda: str(buffer))
+    payload = api.ZBytes(buffer)
+    yield outcome(lambda: str(payload.as_shm()))
 
 
 def giving_away(api: Any) -> Iterator[Any]:

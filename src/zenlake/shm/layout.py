@@ -11,6 +11,7 @@ from zenlake.errors import ZError
 
 LAYOUT = "incorrect layout arguments"
 MAX_POW = 63  # Largest exponent: alignments are 64-bit numbers.
+MAX_SIZE = (1 << 64) - 1  # Largest size: also a 64-bit number.
 
 
 @final
@@ -35,6 +36,7 @@ class AllocAlignment:
             raise OverflowError("out of range integral type conversion attempted")
         if number > MAX_POW:
             raise ZError(f"{LAYOUT}: an alignment is 2**0 to 2**{MAX_POW} bytes, not 2**{number}")
+        object.__setattr__(self, "pow", number)
 
     def get_alignment_value(self, /) -> int:
         """Return the alignment in bytes."""
@@ -68,12 +70,16 @@ class MemoryLayout:
 
     def __init__(self, obj: "int | tuple[int, AllocAlignment]") -> None:
         match obj:
-            case int(size) if size >= 0:
-                alignment = AllocAlignment.ALIGN_1_BYTE
-            case (int(size), AllocAlignment() as alignment) if size >= 0:
+            case tuple((number, AllocAlignment() as alignment)):
                 pass
-            case _:
-                raise TypeError("expected int/tuple[int, AllocAlignment]")
+            case number:
+                alignment = AllocAlignment.ALIGN_1_BYTE
+        try:
+            size = operator.index(number)
+        except TypeError:
+            size = -1
+        if not 0 <= size <= MAX_SIZE:
+            raise TypeError("expected int/tuple[int, AllocAlignment]")
         if size == 0 or size % alignment.get_alignment_value():
             raise ZError(f"{LAYOUT}: {size} bytes is not a positive multiple of the alignment")
         self._size = size

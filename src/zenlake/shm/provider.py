@@ -79,7 +79,7 @@ class ZShm:
         return data
 
     def __str__(self) -> str:
-        return str(bytes(self), "utf-8")
+        return _text(bytes(self))
 
     def __buffer__(self, flags: int, /) -> memoryview:
         return self._view
@@ -139,7 +139,7 @@ class ZShmMut:
         return bytes(self.view)
 
     def __str__(self) -> str:
-        return str(self.view, "utf-8")
+        return _text(self.view)
 
     def __buffer__(self, flags: int, /) -> memoryview:
         return self.view
@@ -220,6 +220,13 @@ class ShmProvider:
     def available(self) -> int:
         """Bytes that are free."""
         return self._arena.available
+
+
+def _text(data: bytes | memoryview) -> str:
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ZError(f"not UTF-8: {error}") from None
 
 
 Attempt = Callable[[], SharedBuffer | None]
