@@ -96,6 +96,16 @@ def test_memory_that_cannot_be_locked_is_refused(monkeypatch: pytest.MonkeyPatch
         small_arena(MIB)
 
 
+def test_an_arena_without_room_for_headers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each put would look for room again, and no warning would say why."""
+    monkeypatch.setattr(headers_module, "MAX_SEGMENTS", 0)
+    before = mapped_segments()
+    with pytest.raises(ShmError, match="shared buffers are in use"):
+        Arena(MIB, OwnHeaders())
+    gc.collect()
+    assert mapped_segments() == before
+
+
 @pytest.mark.parametrize("alignment", [1, 8, 64, 128, 4096])
 def test_buffers_are_aligned(alignment: int) -> None:
     with arena_of(256 * KIB) as arena:

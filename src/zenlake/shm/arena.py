@@ -134,6 +134,11 @@ class Arena:
                 f"{size} bytes of shared memory cannot be locked in memory, which Rust nodes "
                 "require to read them: raise `ulimit -l`"
             )
+        try:  # There is no use for memory without a header.
+            headers.give_back([headers.take()])
+        except ShmError:
+            self.segment.close()
+            raise
 
     @property
     def available(self) -> int:
