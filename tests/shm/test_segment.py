@@ -103,6 +103,17 @@ def test_links_and_folders_are_left_alone(tmp_path: Path) -> None:
         path_of(number).unlink()
 
 
+class Blocking:
+    """A finder of modules that refuses one package."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == self._package:
+            raise ImportError(f"{name} is blocked")
+
+
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unavailable() is None
     with monkeypatch.context() as patch:
@@ -111,9 +122,19 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(segment_module, "FOLDER", Path("/nowhere"))
         assert "docker run --shm-size" in str(unavailable())
+    for package in ("numba", "llvmlite"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, package, None)
+            assert f"{package} cannot be imported" in str(unavailable())
+        with monkeypatch.context() as patch:
+            patch.delitem(sys.modules, package, raising=False)
+            patch.setattr(sys, "meta_path", [Blocking(package), *sys.meta_path])
+            assert f"{package} cannot be imported" in str(unavailable())
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "llvmlite", None)
-        assert "llvmlite cannot be imported" in str(unavailable())
+        patch.setenv("NUMBA_DISABLE_JIT", "1")
+        assert "NUMBA_DISABLE_JIT is set" in str(unavailable())
+        patch.setenv("NUMBA_DISABLE_JIT", "0")
+        assert unavailable() is None
 
 
 # ---- the end of a process

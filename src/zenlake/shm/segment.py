@@ -54,15 +54,18 @@ def unavailable() -> str | None:
         return f"shared memory needs Linux, and this is {sys.platform}"
     if not os.access(FOLDER, os.R_OK | os.W_OK | os.X_OK):
         return f"{FOLDER} cannot be written: in a container, mount one (docker run --shm-size)"
-    if not _has_compiler():
-        return "llvmlite cannot be imported, which compiles the atomic operations: install numba"
+    for package in ("numba", "llvmlite"):
+        if not _is_installed(package):
+            return f"{package} cannot be imported, which the atomic operations need: install numba"
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return "NUMBA_DISABLE_JIT is set, and the atomic operations have to be compiled"
     return None
 
 
-def _has_compiler() -> bool:
+def _is_installed(package: str) -> bool:
     try:
-        return importlib.util.find_spec("llvmlite") is not None
-    except ValueError:  # Something that is not a package has taken its name.
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # It is blocked, or not a package.
         return False
 
 
