@@ -1,6 +1,7 @@
 """Pointers into the memory of other processes: what leads elsewhere is refused."""
 
 import gc
+import secrets
 import struct
 from collections.abc import Callable
 
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.shared_memory import filled, mapped_segments, small_arena
+from tests.support.waiting import until
 from zenlake.shm import foreign as foreign_module
+from zenlake.shm import segment as segment_module
 from zenlake.shm.arena import Arena, SharedBuffer, zint
 from zenlake.shm.foreign import ForeignMemory, Pointer, read_pointer
 from zenlake.shm.headers import DESCRIPTION, DESCRIPTION_AT, HEADER, HEADERS
@@ -220,6 +223,62 @@ def test_segments_that_their_owner_has_ended_are_not_kept(memory: ForeignMemory)
     assert len(data) <= 2
     memory.drop_unheld()
     assert memory._segments == {}
+
+
+def test_headers_that_their_owner_has_ended_are_not_kept(memory: ForeignMemory) -> None:
+    """Processes that come and go behind a router must not fill the memory of its clients."""
+    before, views = mapped_segments(), []
+    for turn in range(20):
+        arena = small_arena(1 << 12)
+        table = arena._headers
+        pointer = pointer_to(shared(arena, b"x" * 100), 100)
+        if turn % 5:
+            assert memory.copy(pointer) == b"x" * 100
+        else:
+            views.append(memory.view(pointer))
+        arena.close()
+        for own in table._tables:
+            own.close()
+        del arena, table, own
+        gc.collect()
+        assert len(memory._tables) <= 2
+    assert [bytes(view) for view in views] == [b"x" * 100] * 4
+    until(lambda: len(mapped_segments() - before), lambda number: number <= 2 * (len(views) + 2))
+    views.clear()
+    gc.collect()
+    memory.drop_unheld()
+    until(lambda: mapped_segments() - before, lambda left: not left)
+
+
+def test_a_number_that_is_used_again_is_of_another_process(
+    memory: ForeignMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of headers have 16 bits: they meet again."""
+    monkeypatch.setattr(secrets, "randbits", lambda bits: 7 if bits == 16 else 8)
+    kept: list[memoryview] = []
+    for content in (b"first", b"later"):
+        arena = small_arena(1 << 12)
+        kept.append(memory.view(pointer_to(shared(arena, content), 5)))
+        arena.close()
+        for table in arena._headers._tables:
+            table.close()
+        memory.drop_ended()
+    assert [bytes(view) for view in kept] == [b"first", b"later"]
+
+
+def test_a_segment_leaves_the_file_of_another_one_with_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(secrets, "randbits", lambda bits: 9)
+    old = Segment.create(64, 32)
+    reader = Segment.open(9)
+    old.close()
+    del old
+    new = Segment.create(64, 32)
+    reader.close()
+    assert segment_module._path(9).exists()
+    new.close()
+    assert not segment_module._path(9).exists()
 
 
 def test_there_is_a_limit_to_mapped_segments(

@@ -55,6 +55,8 @@ class ForeignMemory:
     def __init__(self) -> None:
         self.holds = Holds()
         self._tables: dict[int, HeaderTable] = {}
+        self._ended: list[HeaderTable] = []
+        "Metadata segments whose owners have ended them, and of which buffers are held."
         self._segments: dict[int, Segment] = {}
         self._lock = threading.Lock()
 
@@ -63,7 +65,8 @@ class ForeignMemory:
         found = self._tables.get(number)
         if found is None:
             with self._lock:
-                if len(self._tables) >= MAX_TABLES:
+                self._drop_ended()
+                if len(self._tables) + len(self._ended) >= MAX_TABLES:
                     raise ShmError(f"shared memory of {MAX_TABLES} processes is in use here")
                 found = self._tables.get(number) or HeaderTable(
                     Segment.open(number, size=SEGMENT_BYTES)
@@ -76,12 +79,18 @@ class ForeignMemory:
         found = self._segments.get(number)
         if found is None:
             with self._lock:
-                self._drop_abandoned()
+                self._drop_ended()
                 if len(self._segments) >= MAX_DATA_SEGMENTS:
                     raise ShmError(f"{MAX_DATA_SEGMENTS} shared memory segments are in use here")
                 found = self._segments.get(number) or Segment.open(number)
                 self._segments[number] = found
         return found
+
+    def drop_ended(self) -> None:
+        """Unmap the segments whose owners have ended them, as another session begins: their numbers
+        may be used again."""
+        with self._lock:
+            self._drop_ended()
 
     def drop_unheld(self) -> None:
         """Unmap all segments without held buffers, as a session has ended; others map theirs again.
@@ -92,17 +101,21 @@ class ForeignMemory:
             for number, table in list(self._tables.items()):
                 if self.holds.retire(table):
                     del self._tables[number]
-            if self._tables:
-                self._drop_abandoned()
+            self._drop_ended()
+            if self._tables or self._ended:
                 return
             for segment in self._segments.values():
                 segment.close()
             self._segments.clear()
 
-    def _drop_abandoned(self) -> None:
+    def _drop_ended(self) -> None:
         """Unmap the segments whose owners have ended them; views keep the memory that they read."""
+        for number, table in list(self._tables.items()):
+            if table.segment.is_ended():
+                self._ended.append(self._tables.pop(number))
+        self._ended = [table for table in self._ended if not self.holds.retire(table)]
         for number, segment in list(self._segments.items()):
-            if segment.is_abandoned():
+            if segment.is_ended():
                 self._segments.pop(number).close()
 
     def locate(self, pointer: Pointer) -> tuple[HeaderTable, Segment, int]:

@@ -163,7 +163,8 @@ class Segment:
             if self.own or _is_unused(fd):
                 self._left = not self.own
                 with suppress(OSError):
-                    _path(self.number).unlink()
+                    if os.fstat(fd).st_nlink:  # Otherwise another segment may have the name.
+                        _path(self.number).unlink()
             _mapped.discard(self)
             os.close(fd)
 
@@ -177,6 +178,14 @@ class Segment:
                 fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             self._left = self._left or abandoned
         return abandoned
+
+    def is_ended(self) -> bool:
+        """Whether the segment is of another process, which has removed it, or has left it to this
+        one: no further pointer leads there."""
+        with self._lock:
+            if self._fd >= 0 and not self.own and not os.fstat(self._fd).st_nlink:
+                return True
+        return self.is_abandoned()
 
     def is_left(self) -> bool:
         """Whether the segment is of another process, which has unmapped it: its bytes no longer

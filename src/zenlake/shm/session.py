@@ -70,6 +70,7 @@ class ShmSession:
         self.node = node
         self._steps = steps
         self._foreign = process_memory().foreign
+        self._foreign.drop_ended()
         self._reader: PointerReader | None = None
         config = node.config
         self.threshold = config.threshold
