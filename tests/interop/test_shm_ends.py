@@ -154,3 +154,18 @@ def test_samples_of_a_writer_that_has_ended_are_readable_in_each_reader(api: Any
         del heard[:]
         reader.stdin.close()
         assert reader.wait(SECONDS) == 0
+
+
+def test_the_last_puts_arrive_behind_a_router_that_passes_pointers_on() -> None:
+    at, heard, expected = f"tcp/127.0.0.1:{free_port()}", list[bytes](), list[bytes]()
+    with (
+        open_session(THEIRS, "router", listen=at, settings=SETTINGS),
+        open_session(OURS, "client", connect=(at,), settings=SETTINGS) as session,
+        session.declare_subscriber(KEY, lambda sample: heard.append(bytes(sample.payload))),
+        session.declare_subscriber(ready_key(at)),
+    ):
+        for run in range(10):
+            with writing(OURS, run, at):
+                expected += [content(run, number) for number in range(PUTS)]
+            until(lambda: heard, lambda found: found == expected)  # noqa: B023
+        assert session.stats().dropped == {}

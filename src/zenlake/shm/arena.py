@@ -304,6 +304,14 @@ class Arena:
                 for buffer in self._busy
             )
 
+    @property
+    def is_read(self) -> bool:
+        """Whether no other process refers to a buffer, or is sent one."""
+        with self._lock:
+            return all(
+                buffer.header.references <= buffer.owned for buffer in self._busy if buffer.sent
+            )
+
     def close(self) -> None:
         """Remove the segment, and give its headers to other arenas. May be called again."""
         with self._lock:

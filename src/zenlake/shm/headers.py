@@ -181,6 +181,11 @@ class OwnHeaders:
                 self._free.extend(OwnHeader(table, index) for index in range(HEADERS))
             return self._free.popleft()
 
+    def may_be_passed_on(self) -> bool:
+        """Whether another process may send pointers to buffers of this one to others."""
+        with self._lock:
+            return any(table.segment.may_be_passed_on() for table in self._tables)
+
     def give_back(self, headers: list[OwnHeader]) -> None:
         with self._lock:
             self._free.extend(headers)

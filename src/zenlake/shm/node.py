@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from dataclasses import dataclass
 
@@ -26,6 +27,9 @@ KINDS = frozenset({"put", "query", "reply"})
 LINGER_SECONDS = 5.0
 """Upper bound on how long a node that closes waits until its receivers have mapped the memory with
 the last messages. A receiver that runs takes less than a millisecond."""
+RELAY_SECONDS = 0.5
+"""Upper bound on how long it waits for receivers behind nodes of eclipse-zenoh, which pass pointers
+on: until no process refers to the memory, as nothing tells that all have mapped it."""
 LINGER_STEP = 0.001  # Seconds between two looks.
 
 
@@ -51,17 +55,42 @@ class ProcessMemory:
     def __init__(self) -> None:
         self.headers = OwnHeaders()
         self.foreign = ForeignMemory()
-        self.ended: deque[Arena] = deque()
-        "Memory of providers that no caller has any more, until its receivers have mapped it."
+        self._arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
+        "Memory of providers, and of the pools of nodes."
+        self._lock = threading.Lock()
+        self.ended: deque[tuple[Arena, float]] = deque()
+        """Memory of providers that no caller has any more, until its receivers have mapped it, and
+        when they ended."""
 
-    def close_ended(self) -> None:
-        """Remove the memory of ended providers that all receivers have mapped."""
+    def new_arena(self, size: int) -> Arena:
+        arena = Arena(size, self.headers)
+        with self._lock:
+            self._arenas.add(arena)
+        return arena
+
+    def end(self, arena: Arena) -> None:
+        """Remove the memory of a provider as soon as its receivers have mapped it."""
+        self.ended.append((arena, time.monotonic()))
+
+    def close_ended(self, least_age: float = RELAY_SECONDS) -> None:
+        """Remove the memory of ended providers that all receivers have mapped, and have read unless
+        the provider ended `least_age` seconds ago."""
+        now = time.monotonic()
         for _ in range(len(self.ended)):
-            arena = self.ended.popleft()
-            if arena.is_delivered:
+            arena, since = self.ended.popleft()
+            if arena.is_delivered and (now - since >= least_age or arena.is_read):
                 arena.close()
             else:
-                self.ended.append(arena)
+                self.ended.append((arena, since))
+
+    def await_relays(self) -> None:
+        """Wait until receivers to which other nodes pass pointers on have read them, or for
+        RELAY_SECONDS."""
+        with self._lock:
+            arenas, end = list(self._arenas), time.monotonic() + RELAY_SECONDS
+        if not all(arena.is_read for arena in arenas) and self.headers.may_be_passed_on():
+            while not all(arena.is_read for arena in arenas) and time.monotonic() < end:
+                time.sleep(LINGER_STEP)
 
 
 _memory: ProcessMemory | None = None
@@ -158,8 +187,10 @@ class NodeShm:
             own, end = self._own, time.monotonic() + LINGER_SECONDS
         while own is not None and not own.is_delivered and time.monotonic() < end:
             time.sleep(LINGER_STEP)
-        process_memory().close_ended()
-        process_memory().foreign.drop_unheld()  # Held until after their session ended, perhaps.
+        memory = process_memory()
+        memory.await_relays()
+        memory.close_ended(least_age=0)
+        memory.foreign.drop_unheld()  # Held until after their session ended, perhaps.
         with self._lock:
             if self._own is not None:
                 self._own.segment.close()
@@ -171,7 +202,7 @@ class NodeShm:
         with self._lock:
             if self._pool is None and not self._pool_failed:
                 try:
-                    self._pool = Arena(self.config.pool_bytes, process_memory().headers)
+                    self._pool = process_memory().new_arena(self.config.pool_bytes)
                 except ShmError as error:
                     self._pool_failed = True
                     log.warning("large payloads go over the network: %s", error)

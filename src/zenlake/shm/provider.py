@@ -171,9 +171,9 @@ class ShmProvider:
         self = object.__new__(cls)
         memory = process_memory()
         memory.close_ended()
-        self._arena = Arena(wanted.size, memory.headers)
+        self._arena = memory.new_arena(wanted.size)
         self._pid = os.getpid()
-        weakref.finalize(self, memory.ended.append, self._arena).atexit = False
+        weakref.finalize(self, memory.end, self._arena).atexit = False
         return self
 
     def _usable_arena(self) -> Arena:

@@ -199,8 +199,20 @@ class Segment:
             if self._fd < 0:
                 self._left = self._left or not _path(self.number).exists()
             elif not self.is_abandoned():
-                self._left = not os.fstat(self._fd).st_nlink or _has_only_readers(self._fd)
+                flocks, marks = _locks(self._fd)
+                self._left = not os.fstat(self._fd).st_nlink or 1 < flocks <= marks
         return self._left
+
+    def may_be_passed_on(self) -> bool:
+        """Whether a process maps this own segment that may send pointers of it to others.
+
+        Nodes of eclipse-zenoh do, and have no marks; nodes of this package do not.
+        """
+        with self._lock:
+            if self._fd < 0:
+                return False
+            flocks, marks = _locks(self._fd)
+        return flocks - 1 > marks
 
     def __del__(self) -> None:
         if self._fd >= 0 and not sys.is_finalizing():
@@ -283,8 +295,9 @@ def _mark_reader(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, record)
 
 
-def _has_only_readers(fd: int) -> bool:
-    """Whether all processes that have mapped the segment are readers with a mark."""
+def _locks(fd: int) -> tuple[int, int]:
+    """Return how many processes have mapped a segment, and how many of them are marked readers;
+    (0, 0): the system does not tell."""
     status = os.fstat(fd)
     device = status.st_dev
     file = f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
@@ -296,8 +309,8 @@ def _has_only_readers(fd: int) -> bool:
                 if len(words) > LOCK_FILE and words[LOCK_FILE] == file:
                     kinds.append(words[LOCK_KIND])
     except OSError:
-        return False
-    return 1 < kinds.count("FLOCK") <= kinds.count("OFDLCK")
+        return 0, 0
+    return kinds.count("FLOCK"), kinds.count("OFDLCK")
 
 
 # ---- the life of this process
