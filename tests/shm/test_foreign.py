@@ -250,6 +250,27 @@ def test_headers_that_their_owner_has_ended_are_not_kept(memory: ForeignMemory) 
     until(lambda: mapped_segments() - before, lambda left: not left)
 
 
+def test_segments_of_other_sessions_are_not_kept_for_a_held_buffer(memory: ForeignMemory) -> None:
+    """A third process maps them, too: nothing says that their owner has ended them."""
+    before, held = mapped_segments(), small_arena(1 << 12)
+    view = memory.view(pointer_to(shared(held, b"kept"), 4))
+    others = [small_arena(1 << 12) for _ in range(5)]
+    for other in others:
+        memory.copy(pointer_to(shared(other, b"x" * 100), 100))
+    memory.drop_unheld()
+    assert len(memory._tables) == 1
+    assert memory._segments == {}
+    assert bytes(view) == b"kept"
+    for arena in (held, *others):
+        arena.close()
+        for table in arena._headers._tables:
+            table.close()
+    del arena, other, others, held, table, view
+    gc.collect()
+    memory.drop_unheld()
+    until(lambda: mapped_segments() - before, lambda left: not left)
+
+
 def test_a_number_that_is_used_again_is_of_another_process(
     memory: ForeignMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,11 +102,7 @@ class ForeignMemory:
                 if self.holds.retire(table):
                     del self._tables[number]
             self._drop_ended()
-            if self._tables or self._ended:
-                return
-            for segment in self._segments.values():
-                segment.close()
-            self._segments.clear()
+            self._segments.clear()  # Views keep theirs, and close it at last.
 
     def _drop_ended(self) -> None:
         """Unmap the segments whose owners have ended them; views keep the memory that they read."""
