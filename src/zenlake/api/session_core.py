@@ -27,6 +27,7 @@ from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import WHATAMI_OF, InterceptionPoint
 from zenlake.api.values.instrumentation import TimestampContext, record_stamp
 from zenlake.api.values.wrapped import make
+from zenlake.api.values.zbytes import kept_bytes
 from zenlake.errors import SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.runtime.exchange import Exchange
@@ -167,9 +168,9 @@ class SessionCore:
         """Deliver a put of this session to its own subscribers; wait while a sink has no room."""
         payload = b""
         if type(push.body) is Put:
-            # The payload is in one piece.
-            payload = bytes(push.body.payload)  # type: ignore[arg-type]
-            push.body.payload = payload  # A copy: the caller may change its buffer after the put.
+            # A copy, as the caller may change its buffer after the put; or a view of shared memory.
+            payload = kept_bytes(push.body.payload)  # type: ignore[assignment]
+            push.body.payload = payload
         size = len(payload)
         full = self.deliver(subscribers, Delivery((key,), payload, (0,), (size,), 1, (push,)))
         if full and not self.node.reactor.inside:
