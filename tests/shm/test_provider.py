@@ -3,7 +3,9 @@
 Each scene yields what a user sees, as plain values.
 """
 
+import copy
 import gc
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -171,7 +173,19 @@ def taking(api: Any) -> Iterator[Any]:
                 yield sum(payload.as_shm().is_valid() for payload in kept)
 
 
-SCENES: list[Scene] = [sizes, writing, giving_away, shortage, waiting, taking]
+def copying(api: Any) -> Iterator[Any]:
+    shm = api.shm
+    provider = shm.ShmProvider.default_backend(SIZE)
+    buffer = provider.alloc(5)
+    payload = api.ZBytes(provider.alloc(5))
+    for whole in (provider, buffer, payload.as_shm()):
+        for how in (copy.copy, copy.deepcopy, pickle.dumps):
+            yield outcome(lambda: how(whole))  # noqa: B023
+    for safe in (True, False, None, 1):
+        yield outcome(lambda: shm.GarbageCollect(safe=safe))  # noqa: B023
+
+
+SCENES: list[Scene] = [sizes, writing, giving_away, shortage, waiting, taking, copying]
 
 
 @pytest.mark.interop

@@ -152,6 +152,11 @@ class GarbageCollect(AllocPolicy):
     alt_policy: AllocPolicy | None = JUST_ALLOC
     safe: bool = True
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.safe, bool):
+            raise TypeError("argument 'safe': expected a bool")
+        super().__post_init__()
+
 
 @final
 @dataclass(frozen=True)

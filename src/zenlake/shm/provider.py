@@ -8,7 +8,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from typing import Self, SupportsIndex, final
+from typing import NoReturn, Self, SupportsIndex, final
 
 from zenlake.errors import ZError
 from zenlake.shm.arena import Arena, SharedBuffer
@@ -34,8 +34,17 @@ CONSUMED = "ZShmMut has been consumed by ZBytes conversion"
 NOT_BYTES = "expected bytes like argument"
 
 
+class _Unique:
+    """Object that cannot be copied or pickled: each stands for memory that is given back once."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot copy or pickle '{type(self).__name__}' object")
+
+
 @final
-class ZShm:
+class ZShm(_Unique):
     """Buffer in shared memory that can be read: part of a received payload, or about to be sent.
 
     `view` reads it in place; `bytes()` and `str()` copy.
@@ -86,7 +95,7 @@ class ZShm:
 
 
 @final
-class ZShmMut:
+class ZShmMut(_Unique):
     """Buffer in shared memory that can be written, until it is put or becomes a ZBytes."""
 
     __slots__ = ("_view",)
@@ -146,7 +155,7 @@ class ZShmMut:
 
 
 @final
-class ShmProvider:
+class ShmProvider(_Unique):
     """Memory of a fixed size that is shared with other processes of this host."""
 
     _arena: Arena
