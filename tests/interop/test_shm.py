@@ -435,3 +435,22 @@ def test_sessions_over_several_links_go_without() -> None:
         assert "several links" in ours.session.info.transports()[0].shm_declined
         assert not arrives_shared(Way(ours, theirs, 0), MIB)
         assert not arrives_shared(Way(theirs, ours, 0), MIB)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_router_passes_on_what_a_low_latency_link_cannot_carry(several: bool) -> None:
+    """Such links have no fragments."""
+    low = ON | {"transport/unicast/lowlatency": True, "transport/unicast/qos/enabled": False}
+    with routed(OURS, OURS, OURS, low, low, low) as (sender, receiver):
+        key, heard = unique("shm"), Heard()
+        with receiver.session.declare_subscriber(key, heard.append):
+            sender.matching(key)
+            publisher = sender.session.declare_publisher(key, **blocking(OURS))
+            for number in range(20):
+                publisher.put(content(number, 100_000))
+                if not several:
+                    until(lambda: len(heard), lambda found: found == number + 1)  # noqa: B023
+            until(lambda: len(heard) == 20)
+        assert [bytes(sample.payload) for sample in heard] == [
+            content(number, 100_000) for number in range(20)
+        ]

@@ -151,5 +151,7 @@ class Forwarder:
         except SessionEnded:
             self._dropped[DropReason.SESSION_CLOSED] += 1
         except MessageTooLarge as error:
+            if other.session.post_shared(message, reliable):
+                return
             self._dropped[DropReason.MESSAGE_TOO_LARGE] += 1
             other.session.warn_too_large(error)

@@ -28,10 +28,11 @@ from zenlake.transport.outbox import (
     PushResult,
     may_drop,
 )
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.enums import CloseReason, WireCongestionControl, WirePriority
 from zenlake.wire.frame import LaneSettings
 from zenlake.wire.locator import Locator
-from zenlake.wire.network import NetworkMessage
+from zenlake.wire.network import NETWORK, NetworkMessage
 from zenlake.wire.qos import EXPRESS, PRIORITY_BITS, QoS
 
 if TYPE_CHECKING:
@@ -224,6 +225,17 @@ class SendingSession(ABC):
             self._write_or_schedule(outbox, message.qos, now)
             return True
 
+    def post_shared(self, message: bytes, reliable: bool) -> bool:
+        """Post an encoded message that is too large for the link, with its payload in shared
+        memory; False: there is none, or no room."""
+        if self.shm is None:
+            return False
+        shared, loan = self.shm.share(NETWORK.read(ByteReader(message)))
+        if loan is None:
+            return False
+        loan.settle(lambda: self._post(shared, reliable))
+        return True
+
     def has_room(self, qos: int) -> bool:
         """Whether `send` would not wait now; True if there is no session."""
         with self._lock:
@@ -293,6 +305,8 @@ class SendingSession(ABC):
                     return True
             return self._keep_or_drop(outbox, message, qos, reliable, now)
         except MessageTooLarge as error:
+            if self.post_shared(message, reliable):
+                return True
             outbox.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
             self.warn_too_large(error)
             return False
