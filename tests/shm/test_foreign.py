@@ -271,6 +271,50 @@ def test_segments_of_other_sessions_are_not_kept_for_a_held_buffer(memory: Forei
     until(lambda: mapped_segments() - before, lambda left: not left)
 
 
+def test_segments_of_a_process_that_has_ended_go_with_the_last_view(memory: ForeignMemory) -> None:
+    """Whether or not a session follows."""
+    before, arena = mapped_segments(), small_arena(1 << 12)
+    views = [memory.view(pointer_to(shared(arena, b"kept"), 4)) for _ in range(2)]
+    (table,) = arena._headers._tables
+    arena.close()
+    table.close()
+    del arena, table
+    memory.drop_unheld()
+    views.pop()
+    gc.collect()
+    assert bytes(views[0]) == b"kept"
+    views.clear()
+    gc.collect()
+    until(lambda: mapped_segments() - before, lambda left: not left)
+
+
+def test_there_is_a_limit_to_processes_with_held_buffers(
+    memory: ForeignMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not they have ended."""
+    monkeypatch.setattr(foreign_module, "MAX_TABLES", 2)
+    kept: list[memoryview] = []
+
+    def keep() -> None:
+        arena = small_arena(1 << 12)
+        try:
+            kept.append(memory.view(pointer_to(shared(arena, b"kept"), 4)))
+        finally:
+            arena.close()
+            for table in arena._headers._tables:
+                table.close()
+            memory.drop_ended()
+
+    keep()
+    keep()
+    with pytest.raises(ShmError, match="shared memory of 2 processes is in use"):
+        keep()
+    assert [bytes(view) for view in kept] == [b"kept"] * 2
+    kept.pop()
+    keep()
+    assert bytes(kept[1]) == b"kept"
+
+
 def test_a_number_that_is_used_again_is_of_another_process(
     memory: ForeignMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -307,7 +307,13 @@ if how == "clear, close":
     kept.clear()
     gc.collect()
     session.close()
-    until(lambda: remaining(of_writer), lambda left: not left)
+
+    def left():  # Without samples that the callback was still about to get.
+        kept.clear()
+        gc.collect()
+        return remaining(of_writer)
+
+    until(left, lambda left: not left)
 elif how == "close, clear":
     session.close()
     kept.clear()

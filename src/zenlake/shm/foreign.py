@@ -55,8 +55,6 @@ class ForeignMemory:
     def __init__(self) -> None:
         self.holds = Holds()
         self._tables: dict[int, HeaderTable] = {}
-        self._ended: list[HeaderTable] = []
-        "Metadata segments whose owners have ended them, and of which buffers are held."
         self._segments: dict[int, Segment] = {}
         self._lock = threading.Lock()
 
@@ -66,7 +64,7 @@ class ForeignMemory:
         if found is None:
             with self._lock:
                 self._drop_ended()
-                if len(self._tables) + len(self._ended) >= MAX_TABLES:
+                if len(self._tables) + self.holds.leaving >= MAX_TABLES:
                     raise ShmError(f"shared memory of {MAX_TABLES} processes is in use here")
                 found = self._tables.get(number) or HeaderTable(
                     Segment.open(number, size=SEGMENT_BYTES)
@@ -108,8 +106,7 @@ class ForeignMemory:
         """Unmap the segments whose owners have ended them; views keep the memory that they read."""
         for number, table in list(self._tables.items()):
             if table.segment.is_ended():
-                self._ended.append(self._tables.pop(number))
-        self._ended = [table for table in self._ended if not self.holds.retire(table)]
+                self.holds.retire(self._tables.pop(number), when_free=True)
         for number, segment in list(self._segments.items()):
             if segment.is_ended():
                 self._segments.pop(number).close()

@@ -58,6 +58,8 @@ class _HeldTable:
         "Buffers that were held with several generations at once."
         self.total = 0
         "Holds of all buffers."
+        self.leaving = False
+        "Whether to unmap the segment with the last hold."
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.bits))
 
 
@@ -136,6 +138,8 @@ class Holds:
             held.counts[index] -= 1
             if not held.counts[index]:
                 held.bits[index // 64] &= ~(1 << index % 64)
+            if held.leaving and not held.total:
+                self._retire(held)
 
     def remove_many(self, table: HeaderTable, indices: "npt.NDArray[np.int64]") -> None:
         """End holds that `add_many` began."""
@@ -151,30 +155,43 @@ class Holds:
             over = indices[counts[indices] == 0]
             kept = ~(np.uint64(1) << (over & 63).astype(np.uint64))
             np.bitwise_and.at(np.frombuffer(held.bits, np.uint64), over >> 6, kept)
+            if held.leaving and not held.total:
+                self._retire(held)
 
-    def retire(self, table: HeaderTable) -> bool:
-        """Unmap a segment as soon as that is safe; False: a buffer of it is held."""
+    def retire(self, table: HeaderTable, *, when_free: bool = False) -> bool:
+        """Unmap a segment as soon as that is safe; False: a buffer of it is held. With `when_free`,
+        it is unmapped with the last hold then."""
         with self._lock:
             held = self._tables.get(table)
             if held is None:
                 table.close()
                 return True
             if held.total:
+                held.leaving = held.leaving or when_free
                 return False
-            del self._tables[table]
-            self._retired.append((table, held))
-            if self._thread is None:
-                self._unmap_retired()
-                self._write_slots()
-            else:
-                self._slots[0] = STOP  # The loop returns at its next round, and starts again.
+            self._retire(held)
             return True
+
+    def _retire(self, held: _HeldTable) -> None:
+        del self._tables[held.table]
+        self._retired.append((held.table, held))
+        if self._thread is None:
+            self._unmap_retired()
+            self._write_slots()
+        else:
+            self._slots[0] = STOP  # The loop returns at its next round, and starts again.
 
     @property
     def count(self) -> int:
         """Number of holds."""
         with self._lock:
             return sum(held.total for held in self._tables.values())
+
+    @property
+    def leaving(self) -> int:
+        """Number of segments that are unmapped with their last hold."""
+        with self._lock:
+            return sum(held.leaving for held in self._tables.values())
 
     def _new_table(self, table: HeaderTable) -> _HeldTable:
         if len(self._tables) == MAX_TABLES:
