@@ -14,6 +14,7 @@ import json
 import sys
 import threading
 import warnings
+from functools import partial
 
 from tests.golden.proxy import free_port
 from tests.support.waiting import until
@@ -131,6 +132,34 @@ def samples(a, b):
         pub.undeclare()
         yield "put undeclared", error(lambda: pub.put("x"), "Undeclared publisher")
         yield "again", error(pub.undeclare, "Undeclared publisher")
+
+
+def wrong_arguments(a, b):
+    """The kind of error for each option of each call, with values that are of another type."""
+    with a.declare_publisher("w") as publisher, a.declare_querier("w") as querier:
+        of_puts = ("attachment", "timestamp", "source_info", "timestamp_instrumentation")
+        of_qos = ("congestion_control", "priority", "express", "allowed_destination")
+        of_queries = ("target", "consolidation", "accept_replies", "timeout")
+        of_gets = ("payload", "encoding", "attachment", "source_info", "cancellation_token")
+        tokens = a.liveliness()
+        calls = (
+            (partial(a.put, "w", b""), ("encoding", *of_puts, *of_qos)),
+            (partial(a.delete, "w"), (*of_puts, *of_qos)),
+            (partial(publisher.put, b""), ("encoding", *of_puts)),
+            (publisher.delete, of_puts),
+            (partial(a.declare_publisher, "w"), ("encoding", "reliability", *of_qos)),
+            (partial(a.declare_subscriber, "w"), ("handler", "allowed_origin")),
+            (partial(a.declare_queryable, "w"), ("handler", "complete", "allowed_origin")),
+            (partial(a.declare_querier, "w"), (*of_queries, *of_qos)),
+            (partial(a.get, "w"), ("handler", *of_gets, *of_queries, *of_qos)),
+            (querier.get, ("handler", "parameters", *of_gets)),
+            (partial(tokens.declare_subscriber, "w"), ("handler", "history")),
+            (partial(tokens.get, "w"), ("handler", "timeout", "cancellation_token")),
+        )
+        for number, (call, options) in enumerate(calls):
+            for option in options:
+                found = [error(partial(call, **{option: value})) for value in (-5, [1], object())]
+                yield f"call {number}, {option}", found
 
 
 def channels(a, b):
@@ -557,6 +586,7 @@ def closing(a, b):
 
 SCENES = (
     samples,
+    wrong_arguments,
     channels,
     loops,
     callbacks,

@@ -4,7 +4,6 @@ Knows defaults and the errors for values of the wrong kind. Does not know the ca
 """
 
 import math
-from enum import Enum
 from functools import lru_cache
 from typing import TypeVar
 
@@ -16,7 +15,6 @@ from zenlake.keyexpr import KeyExpr
 from zenlake.wire import encoding as wire
 from zenlake.wire.qos import QoS
 
-E = TypeVar("E", bound=Enum)
 T = TypeVar("T")
 W = TypeVar("W")
 
@@ -28,8 +26,8 @@ checked_key = lru_cache(MAX_KNOWN_KEYS)(KeyExpr)
 """Return KeyExpr(text) from a cache of the keys that were checked last."""
 
 
-def member(name: str, value: E | None, default: E) -> E:
-    """Return `value`, or `default` if it is None. TypeError: it belongs to another enumeration.
+def member(name: str, value: T | None, default: T) -> T:
+    """Return `value`, or `default` if it is None. TypeError: it is of another type.
 
     >>> member("priority", None, Priority.DATA)
     Priority.DATA
@@ -82,7 +80,9 @@ def encoding_of(encoding: IntoEncoding | None) -> wire.WireEncoding:
     """Return `encoding` as it is on the wire."""
     if encoding is None:
         return wire.DEFAULT
-    return encoding.wire if type(encoding) is Encoding else Encoding(str(encoding)).wire
+    if type(encoding) is not Encoding:
+        encoding = Encoding(instance("encoding", encoding, str))
+    return encoding.wire
 
 
 def attachment_of(attachment: IntoZBytes | None) -> bytes | None:
@@ -104,5 +104,5 @@ def qos_of(
         default.congestion_control
         if congestion_control is None
         else instance("congestion_control", congestion_control, CongestionControl).wire,
-        express=default.express if express is None else bool(express),
+        express=member("express", express, default.express),
     )

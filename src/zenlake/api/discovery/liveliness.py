@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from zenlake.api.arguments import IntoKeyExpr, check_timeout, instance, key_of
+from zenlake.api.arguments import IntoKeyExpr, check_timeout, instance, key_of, member
 from zenlake.api.discovery.matching import SessionInterests, TokenWatch
 from zenlake.api.entity import Entity
 from zenlake.api.exchange_protocol import ExchangeLike
@@ -173,7 +173,9 @@ class Liveliness(metaclass=Unconstructed):
         if self._exchange.closed:
             raise ZError("session closed")
         sink, reader, background = make_sink(handler, f"zenlake liveliness {key}", of_samples=True)
-        number = self._interests.watch_tokens(TokenWatch(key, bool(history), sink))
+        number = self._interests.watch_tokens(
+            TokenWatch(key, member("history", history, False), sink)
+        )
         declared = SubscriberEntry({number: key}, Locality.ANY, sink)
         return make(
             Subscriber, self._exchange, declared, self._undeclare_subscriber, reader, background

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from zenlake.api.arguments import attachment_of, encoding_of, wire_of
+from zenlake.api.arguments import attachment_of, encoding_of, instance, wire_of
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import InterceptionPoint, Locality
 from zenlake.api.values.ids import SourceInfo
@@ -231,7 +231,9 @@ class OutboundRoute:
             body.timestamp = core.exchange.stamp()
         stack = None
         if instrumentation is not None:
-            stack = core.record(instrumentation.stack(), InterceptionPoint.SEND)
+            name = "timestamp_instrumentation"
+            asked = instance(name, instrumentation, TimestampInstrumentation)
+            stack = core.record(asked.stack(), InterceptionPoint.SEND)
         leaving = stack and core.routed(stack)
         refused: MessageTooLarge | None = None
         for port, wire in self.ports:

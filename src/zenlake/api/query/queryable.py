@@ -118,7 +118,7 @@ class Queryables:
             raise ZError("session closed")
         sink, reader, background = make_sink(handler, f"zenlake queryable {key}")
         name = entity.WireEntityId(self.exchange.zid, self.exchange.next_id())
-        declared = _QueryableEntry(name, key, bool(complete), origin, sink)
+        declared = _QueryableEntry(name, key, member("complete", complete, False), origin, sink)
         with self._lock:
             self._declared[declared.id] = declared
             self._by_key.insert(key, declared.id)
