@@ -13,12 +13,17 @@ from tests.support.shared_memory import filled, mapped_segments, small_arena
 from tests.support.waiting import until
 from zenlake.shm import foreign as foreign_module
 from zenlake.shm import segment as segment_module
-from zenlake.shm.arena import Arena, SharedBuffer, zint
+from zenlake.shm.arena import Arena, SharedBuffer
 from zenlake.shm.foreign import ForeignMemory, Pointer, read_pointer
 from zenlake.shm.headers import DESCRIPTION, DESCRIPTION_AT, HEADER, HEADERS
 from zenlake.shm.segment import Segment, ShmError
+from zenlake.wire.cursor import ByteWriter, encode
 
 DATA = bytes(range(250)) * 20
+
+
+def zint(value: int) -> bytes:
+    return encode(ByteWriter.zint, "number", value)
 
 
 def shared(arena: Arena, data: bytes = DATA) -> SharedBuffer:

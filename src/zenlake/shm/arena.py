@@ -8,7 +8,7 @@ that finds no free memory first collects what its readers have given back.
 import ctypes
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
@@ -25,6 +25,8 @@ SEGMENT_BITS = 32  # Data segments have numbers of 32 bits.
 MAX_BYTES = 1 << 32  # Offsets have 32 bits.
 MAX_CAPACITIES = 1024  # Sizes whose capacity is remembered.
 COLLECT_AT_ONCE = 64  # Buffers that an allocation looks at before it takes unused memory.
+MAX_GENERATIONS = 1024  # Encoded numbers that are remembered.
+LARGE_BYTES = 128 << 10  # Payloads from which on other threads run while one is copied.
 FULL_SECONDS = 1e-3  # Least time in which a full arena is not searched again.
 PAUSE_FACTOR = 20  # The same time, as a multiple of what the last search took.
 STALE_SECONDS = 1.0
@@ -77,13 +79,21 @@ class SharedBuffer:
     def fill(self, payload: bytes | memoryview, counter: int = 0, *, owned: bool = False) -> None:
         """Copy `payload` into the buffer, which has one reference then; count it at the address
         `counter`, if any, as a message on its way."""
-        place = self.arena.native.place
-        if type(payload) is bytes:
-            place(self.address, payload, len(payload), self.header_address, 1, counter)
+        arena, size = self.arena, len(payload)
+        if size >= LARGE_BYTES and type(payload) is bytes:
+            arena.native.copy(self.address, payload, size)
         else:
-            self.arena.segment.map[self.offset : self.offset + len(payload)] = payload
-            place(self.address, None, 0, self.header_address, 1, counter)
+            arena.segment.map[self.offset : self.offset + size] = payload
+        self.header.begin()
+        if counter:
+            arena.native.add(counter, 1)
         self.owned = owned
+
+    def forget(self) -> None:
+        """Make every pointer to the buffer invalid that was sent."""
+        self.generation = self.header.next_generation()
+        self.sent.clear()
+        self.suspected_at = None
 
     @property
     def is_being_filled(self) -> bool:
@@ -93,20 +103,22 @@ class SharedBuffer:
     def pointer(self, size: int) -> bytes:
         """Return a pointer to the first `size` bytes, as messages carry it."""
         if self._pointed != size:  # All but the generation is the same for payloads of one size.
-            self._pointer = zint(size) + zint(self.header.table.number) + zint(self.header.index)
+            numbers = size, self.header.table.number, self.header.index
+            self._pointer = b"".join(encode(ByteWriter.zint, "pointer", n) for n in numbers)
             self._pointed = size  # Last: other threads may put the same buffer.
-        return self._pointer + zint(self.generation)
+        return self._pointer + _generations[self.generation]
 
 
-def zint(value: int) -> bytes:
-    """Return a number as messages carry it; the usual ones without a writer."""
-    if value < 0x80:
-        return bytes((value,))
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if value < 0x20_0000:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    return encode(ByteWriter.zint, "pointer", value)
+class _Generations(BoundedCache[int, bytes]):
+    """Generations as messages carry them: those of a node's buffers are close to each other."""
+
+    __slots__ = ()
+
+    def __missing__(self, number: int) -> bytes:
+        return self.keep(number, encode(ByteWriter.zint, "generation", number))
+
+
+_generations = _Generations(MAX_GENERATIONS)
 
 
 class Arena:
@@ -122,7 +134,7 @@ class Arena:
         self._lock = threading.Lock()
         self._top = 0
         "Offset from which on no buffer was made yet."
-        self._free: dict[int, list[SharedBuffer]] = {}
+        self._free: defaultdict[int, list[SharedBuffer]] = defaultdict(list)
         "Free buffers by capacity."
         self._capacities = Capacities(MAX_CAPACITIES)
         self._full_until = 0.0
@@ -168,7 +180,9 @@ class Arena:
             buffer = free.pop()  # Atomic, as the append is: no lock.
         except IndexError:
             return None
-        return self._use(buffer)
+        buffer.owned = True  # As `_use`, without a further call.
+        self._busy.append(buffer)
+        return buffer
 
     def _use(self, buffer: SharedBuffer) -> SharedBuffer:
         buffer.owned = True  # First: a buffer in use without a reference would be collected.
@@ -222,13 +236,16 @@ class Arena:
         with self._lock:
             for _ in range(min(len(busy), COLLECT_AT_ONCE) if some else len(busy)):
                 buffer = busy.popleft()
-                if buffer.owned or buffer.header.references:
+                header = buffer.header
+                if buffer.owned or header.cells[header.cell]:
                     busy.append(buffer)
                     if some:
                         break
-                else:
-                    self._set_free(buffer)
-                    largest = max(largest, buffer.capacity)
+                    continue
+                buffer.forget()
+                self._free[buffer.capacity].append(buffer)
+                if buffer.capacity > largest:
+                    largest = buffer.capacity
         return largest
 
     def reclaim(self, now: float | None = None, limit: int | None = None) -> int:
@@ -272,7 +289,7 @@ class Arena:
             if buffer.owned:
                 return None
             buffer.header.take_back()
-            self._forget(buffer)
+            buffer.forget()
             return buffer
         buffer.header.take_back()
         buffer.generation = buffer.header.generation
@@ -364,19 +381,8 @@ class Arena:
         header.describe(self.segment.number, offset, capacity)
         return SharedBuffer(self, offset, capacity, header)
 
-    def _set_free(self, buffer: SharedBuffer) -> None:
-        self._forget(buffer)
-        self._keep_free(buffer)
-
-    @staticmethod
-    def _forget(buffer: SharedBuffer) -> None:
-        """Make every pointer to a buffer invalid that was sent."""
-        buffer.generation = buffer.header.next_generation()
-        buffer.sent.clear()
-        buffer.suspected_at = None
-
     def _keep_free(self, buffer: SharedBuffer) -> None:
-        self._free.setdefault(buffer.capacity, []).append(buffer)
+        self._free[buffer.capacity].append(buffer)
 
     def _is_stale(self, buffer: SharedBuffer, now: float) -> bool:
         """Whether a buffer has no reader that confirms it, although it was delivered."""

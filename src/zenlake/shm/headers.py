@@ -103,38 +103,44 @@ class OwnTable(HeaderTable):
 class OwnHeader:
     """A header that this process uses for a buffer."""
 
-    __slots__ = ("_cell", "_cells", "address", "index", "table")
+    __slots__ = ("address", "cell", "cells", "index", "table")
 
     def __init__(self, table: OwnTable, index: int) -> None:
         self.table = table
         self.index = index
         self.address = table.header(index)
-        self._cells = table.cells
-        self._cell = index * HEADER.size // 4
+        self.cells = table.cells
+        self.cell = index * HEADER.size // 4
+        "Position of the header's first word, the references, in `cells`."
 
     def describe(self, segment: int, offset: int, capacity: int) -> None:
         """Write where the buffer's bytes are."""
         at = self.index * HEADER.size + DESCRIPTION_AT
         DESCRIPTION.pack_into(self.table.segment.map, at, POSIX, segment, offset, capacity)
 
+    def begin(self) -> None:
+        """Begin a use of the buffer, with one reference."""
+        self.cells[self.cell + INVALIDATED_AT // 4] = 0
+        self.cells[self.cell] = 1
+
     @property
     def references(self) -> int:
         """Number of references that readers, and this process, have."""
-        return self._cells[self._cell]
+        return self.cells[self.cell]
 
     @references.setter
     def references(self, number: int) -> None:
-        self._cells[self._cell] = number
+        self.cells[self.cell] = number
 
     @property
     def generation(self) -> int:
         """Number of times that the header was used before."""
-        return self._cells[self._cell + GENERATION_AT // 4]
+        return self.cells[self.cell + GENERATION_AT // 4]
 
     def next_generation(self) -> int:
         """Invalidate every pointer to the buffer that was sent; return the new generation."""
-        at = self._cell + GENERATION_AT // 4
-        generation = self._cells[at] = (self._cells[at] + 1) & 0xFFFF_FFFF
+        at = self.cell + GENERATION_AT // 4
+        generation = self.cells[at] = (self.cells[at] + 1) & 0xFFFF_FFFF
         return generation
 
     def take_back(self) -> None:
@@ -147,7 +153,7 @@ class OwnHeader:
 
     def invalidate(self) -> None:
         """Mark the buffer as taken back."""
-        self._cells[self._cell + INVALIDATED_AT // 4] = 1
+        self.cells[self.cell + INVALIDATED_AT // 4] = 1
 
 
 class DescribedBuffer(Protocol):

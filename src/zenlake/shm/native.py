@@ -15,9 +15,8 @@ _IR = """
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare i32 @usleep(i32)
 
-define i32 @add(i64 %at, i32 %delta) {
-  %p = inttoptr i64 %at to ptr
-  %old = atomicrmw add ptr %p, i32 %delta seq_cst
+define i32 @add(ptr %at, i32 %delta) {
+  %old = atomicrmw add ptr %at, i32 %delta seq_cst
   ret i32 %old
 }
 
@@ -70,21 +69,8 @@ done:
   ret i32 %result
 }
 
-define void @place(i64 %to, ptr %from, i64 %size, i64 %header, i32 %references, i64 %counter) {
-  %t = inttoptr i64 %to to ptr
-  call void @llvm.memcpy.p0.p0.i64(ptr %t, ptr %from, i64 %size, i1 false)
-  %at_invalidated = add i64 %header, 4
-  %i = inttoptr i64 %at_invalidated to ptr
-  store atomic i8 0, ptr %i seq_cst, align 1
-  %r = inttoptr i64 %header to ptr
-  store atomic i32 %references, ptr %r seq_cst, align 4
-  %some = icmp ne i64 %counter, 0
-  br i1 %some, label %count, label %done
-count:
-  %c = inttoptr i64 %counter to ptr
-  %old = atomicrmw add ptr %c, i32 1 seq_cst
-  br label %done
-done:
+define void @copy(ptr %to, ptr %from, i64 %size) {
+  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 %size, i1 false)
   ret void
 }
 
@@ -226,14 +212,15 @@ end:
 """
 
 _U32, _I32, _I64, _U64 = ctypes.c_uint32, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64
+_POINTER = ctypes.c_void_p  # Passed faster than an integer.
 # PYFUNCTYPE keeps the GIL, which is faster for a few instructions; CFUNCTYPE releases it.
 _TYPES = {
-    "add": ctypes.PYFUNCTYPE(_U32, _I64, _I32),
+    "add": ctypes.PYFUNCTYPE(_U32, _POINTER, _I32),
     "set_bits": ctypes.PYFUNCTYPE(_U64, _I64, _U64),
     "clear_bits": ctypes.PYFUNCTYPE(_U64, _I64, _U64),
     "hold": ctypes.PYFUNCTYPE(_I32, _I64, _U32, _I64, _U64),
     "finish": ctypes.PYFUNCTYPE(_I32, _I64, _U32),
-    "place": ctypes.CFUNCTYPE(None, _I64, ctypes.c_char_p, _I64, _I64, _U32, _I64),
+    "copy": ctypes.CFUNCTYPE(None, _POINTER, ctypes.c_char_p, ctypes.c_ssize_t),
     "hold_all": ctypes.PYFUNCTYPE(None, _I64, _I64),
     "finish_all": ctypes.CFUNCTYPE(None, _I64, _I64, _I64),
     "confirm": ctypes.CFUNCTYPE(None, _I64, _I64, _I32, _I32),
@@ -253,8 +240,8 @@ class Native(NamedTuple):
     "Confirm a buffer's watchdog bit, then return whether the buffer is VALID."
     finish: Any
     "Return whether a buffer is still VALID, and give a reference to it back unless it is REUSED."
-    place: Any
-    "Copy bytes into a buffer, set its number of references, and count it at a receiver's counter."
+    copy: Any
+    "Copy bytes to an address, without the GIL."
     hold_all: Any
     "Do what `hold` does for many pointers; give the references to other than VALID buffers back."
     finish_all: Any
