@@ -149,9 +149,11 @@ def test_one_that_is_slow_makes_its_sender_wait(net: Watched) -> None:
     assert net.router.stats().dropped == {}
 
 
-def test_one_that_takes_its_replies_slowly_gets_them_all(net: Watched) -> None:
+@pytest.mark.parametrize("api", [THEIRS, OURS], ids=["theirs answers", "ours answers"])
+def test_one_that_takes_its_replies_slowly_gets_them_all(net: Watched, api: Any) -> None:
+    """And makes the queryable wait: more replies than may wait for it in all."""
     key = unique("replies")
-    asking, other = net.open(THEIRS), net.open(THEIRS)
+    asking, other = net.open(THEIRS), net.open(api)
     count = 0
 
     def answer(query: Any) -> None:

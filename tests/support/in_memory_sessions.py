@@ -58,6 +58,12 @@ class FakeExchange:
         self.sent.append(message)
         self.deliver(again(message))
 
+    def has_reply_room(self, request_id: int) -> bool:
+        return True
+
+    def await_reply_room(self, request_id: int) -> None:
+        pass
+
     def forget_query(self, request_id: int) -> None:
         self.forgotten.append(request_id)
 

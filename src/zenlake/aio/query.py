@@ -33,6 +33,7 @@ from zenlake.api.forwarding import (
 )
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.options import QuerierGetOptions
+from zenlake.api.query.query import has_room
 from zenlake.api.values.encoding import Encoding, IntoEncoding
 from zenlake.api.values.enums import ReplyKeyExpr
 from zenlake.api.values.ids import EntityGlobalId, SourceInfo
@@ -164,18 +165,19 @@ class Query:
     async def reply(self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Any) -> None:
         """Reply with a value for `key_expr`."""
         call = partial(self._entity.reply, key_expr, payload, **options)
-        await self._gate.send(call, waits=False)
+        await self._gate.send(call, waits=not has_room(self._entity))
 
     @signature_of(api.Query.reply_del)
     async def reply_del(self, key_expr: IntoKeyExpr, **options: Any) -> None:
         """Reply that `key_expr` has no value."""
         call = partial(self._entity.reply_del, key_expr, **options)
-        await self._gate.send(call, waits=False)
+        await self._gate.send(call, waits=not has_room(self._entity))
 
     async def reply_err(self, payload: IntoZBytes, *, encoding: IntoEncoding | None = None) -> None:
         """Reply with an error."""
         await self._gate.send(
-            partial(self._entity.reply_err, payload, encoding=encoding), waits=False
+            partial(self._entity.reply_err, payload, encoding=encoding),
+            waits=not has_room(self._entity),
         )
 
     def __enter__(self) -> Self:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from zenlake.runtime.local_delivery import Backpressured
 from zenlake.runtime.session_face import SessionFace
 from zenlake.runtime.transport_session import TransportSession
+from zenlake.transport.outbox import BLOCK_SECONDS
 
 if TYPE_CHECKING:
     from zenlake.runtime.exchange import Exchange
@@ -44,13 +45,17 @@ class Backpressure:
             session_face.throttled_by.discard(other)
             self._resume(session_face)
 
-    def _is_lagging(self, session: TransportSession) -> bool:
+    def holds_senders(self, other: SessionFace) -> bool:
+        """Return whether senders of this process wait for `other`: as long as one that blocks."""
+        return self._is_lagging(other.session, BLOCK_SECONDS)
+
+    def _is_lagging(self, session: TransportSession, patience: float = STUCK_SECONDS) -> bool:
         """Whether `session` has a large backlog of messages that must not be dropped, and makes
         progress with it."""
         waiting, since = session.lag
         if since is None or waiting <= MAX_LAG_BYTES:
             return False
-        return self._exchange.now() - since < STUCK_SECONDS
+        return self._exchange.now() - since < patience
 
     def _pause(self, session_face: SessionFace) -> None:
         with self._exchange.lock:

@@ -36,6 +36,7 @@ from zenlake.runtime.session_face import (
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.serial import SerialExecutor
 from zenlake.transport.drop_reason import DropReason
+from zenlake.transport.outbox import may_drop
 from zenlake.wire.cursor import encode
 from zenlake.wire.declare import Declare, DeclareKeyExpr, UndeclareKeyExpr
 from zenlake.wire.enums import CloseReason, Mapping, WireWhatAmI
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.runtime")
 
+REPLY_SECONDS = 1e-3  # Interval between two looks of a queryable that waits to reply.
 REFUSED_LINES = 10  # Lines about refused declarations, per second.
 DECLARED_AT_ONCE = 1000  # Declarations repeated before other work has its turn: about 20 ms.
 
@@ -163,6 +165,20 @@ class Exchange:
         self._deliver_local()
         if refused is not None and type(message) is Response:
             raise refused
+
+    def has_reply_room(self, request_id: int) -> bool:
+        """Return whether the session that sent a request follows its replies: only then is another
+        one sent without a wait."""
+        query = self.routing.local.requests.get(request_id)
+        if query is None or query.face.link is None or may_drop(query.qos):
+            return True
+        return not self.backpressure.holds_senders(query.face.link)
+
+    def await_reply_room(self, request_id: int) -> None:
+        """Wait for `has_reply_room`, for as long as the link makes progress; the I/O thread does
+        not wait."""
+        while not self.has_reply_room(request_id) and not self.node.reactor.inside:
+            time.sleep(REPLY_SECONDS)
 
     def reply_path(self, request_id: int) -> ReplyPath | None:
         """Return the way back of replies to a request of another session; None: its query has

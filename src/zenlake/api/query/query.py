@@ -69,6 +69,8 @@ class PendingRequest:
         self, key: str, body: wire.WireReply | Err, qos: QoS, responder: WireEntityId
     ) -> None:
         """Send one reply of a queryable."""
+        if self.is_remote:
+            self.exchange.await_reply_room(self.request.id)
         if self.ended:  # The session was closed.
             raise ZError("Dropped query")
         self._answer(self.response(key, body, qos, responder))
@@ -263,6 +265,12 @@ reply_with = Query._reply
 def request_of(query: Query) -> PendingRequest:
     """Return the request that `query` is a share of. ZError: the query was dropped."""
     return query._asked
+
+
+def has_room(query: Query) -> bool:
+    """Return whether a reply would be sent without a wait. ZError: the query was dropped."""
+    asked = query._asked
+    return not asked.is_remote or asked.exchange.has_reply_room(asked.request.id)
 
 
 def responder_of(query: Query) -> WireEntityId:
