@@ -303,6 +303,30 @@ def _members_of(name: str, node: ast.ClassDef) -> Iterator[str]:
             yield f"given({name}).{member.name}()"
 
 
+def stub_classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield the classes of the stubs that are no enumerations, with their full names."""
+    for path in sorted(Path(zenoh.__file__).parent.glob("*.pyi")):
+        module = "zenoh" if path.stem == "__init__" else f"zenoh.{path.stem}"
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and "Enum" not in map(ast.unparse, node.bases):
+                yield f"{module}.{node.name}", node
+
+
+def stub_calls() -> Iterator[str]:
+    """Yield a call, with an argument, of every class that has no constructor in the stubs."""
+    for name, node in stub_classes():
+        members = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+        if "__new__" not in members and name not in NOT_FINAL:
+            yield f"{name}(on_end)"
+
+
+def stub_subclasses() -> Iterator[str]:
+    """Yield a subclass of every class that is final in the stubs."""
+    for number, (name, node) in enumerate(stub_classes()):
+        if "final" in map(ast.unparse, node.decorator_list) and name not in NOT_FINAL:
+            yield f"class Own{number}({name}): ..."
+
+
 def says_as_much(theirs: str, ours: str) -> bool:
     """Say whether `ours` is `theirs`, or has a type in each place where `theirs` has none."""
     places = re.split(r"\b(?:Any|Unknown)\b", bare(theirs))
@@ -310,6 +334,8 @@ def says_as_much(theirs: str, ours: str) -> bool:
     return re.fullmatch(pattern, bare(ours)) is not None and UNKNOWN.search(ours) is None
 
 
+# Classes that have subclasses of their own here.
+NOT_FINAL = {"zenoh.ZError", "zenoh.KeyExpr", "zenoh.ext.ZDeserializeError"}
 UNKNOWN = re.compile(r"\b(Any|Unknown)\b")
 REVEALED = [*EXPRESSIONS, *stub_members()]
 
@@ -379,7 +405,11 @@ zenoh.ext.HistoryConfig(max_age="2")
 history.sample_miss_listener(on_sample)
 zenoh.ZBytes(5)
 payload.nothing
+zenoh.shm.ShmProvider.default_backend(8).alloc(1).__setitem__(0, b"a")
+zenoh.shm.ShmProvider.default_backend(8).alloc(1).__setitem__(slice(1), 5)
 """.strip().splitlines()
+REFUSED += stub_calls()
+SUBCLASSES = [*stub_subclasses()]
 
 # Payloads are of any type in the stubs; the library refuses these when they are sent.
 REFUSED_HERE = """
@@ -446,6 +476,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Findi
     programs = {f"right_{library}": program(library, REVEALED) for library in LIBRARIES}
     for library in LIBRARIES:
         programs[f"wrong_{library}"] = program(library, [*REFUSED, *REFUSED_HERE])
+        own = "\n".join(SUBCLASSES)
+        programs[f"own_{library}"] = f"import {library} as zenoh\n{own}\n"
         programs[f"complete_{library}"] = COMPLETE.format(library=library)
     return check(programs, tmp_path_factory.mktemp("typed"))
 
@@ -492,3 +524,13 @@ def test_a_wrong_program_is_refused(
     expected = [*REFUSED, *(REFUSED_HERE if library == "zenlake" else ())]
     lines = enumerate([*REFUSED, *REFUSED_HERE], FIRST)
     assert [line for at, line in lines if findings.refuses(at)] == expected
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_subclasses_of_final_classes_are_refused(
+    found: dict[str, dict[str, Findings]], checker: str, library: str
+) -> None:
+    findings = found[checker][f"own_{library}"]
+    assert [line for at, line in enumerate(SUBCLASSES, 2) if findings.refuses(at)] == SUBCLASSES
+    assert len(SUBCLASSES) > 60

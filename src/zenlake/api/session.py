@@ -3,7 +3,7 @@
 Knows the signatures, and hands on to `session_core.py`. Dropping the handle closes the session.
 """
 
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, final, overload
 from weakref import finalize
 
 from zenlake.api.arguments import IntoKeyExpr, instance, key_of, member, qos_of
@@ -64,6 +64,7 @@ class DeclaredKeyExpr(KeyExpr):
         return KeyExpr, (str(self),)
 
 
+@final
 class Session(metaclass=Unconstructed):
     """One participant in a Zenoh system; made by `zenlake.open`.
 

@@ -7,7 +7,7 @@ import math
 import operator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import SupportsIndex
+from typing import SupportsIndex, final
 
 from zenlake.api.arguments import instance
 from zenlake.api.values.enums import CongestionControl, Priority
@@ -18,6 +18,7 @@ MIN_PERIOD = 0.001  # Least period in seconds; a shorter one would only heat a c
 MAX_COUNT = 2**64 - 1
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class RepliesConfig:
     """QoS of the replies of a cache.
@@ -41,6 +42,7 @@ class RepliesConfig:
         _instance("express", self.express, bool)
 
 
+@final
 @dataclass(frozen=True)
 class CacheConfig:
     """Number of samples that a publisher keeps to answer history and recovery.
@@ -58,6 +60,7 @@ class CacheConfig:
         _instance("replies_config", self.replies_config, RepliesConfig)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class HistoryConfig:
     """History that a subscriber asks for when it is declared.
@@ -80,6 +83,7 @@ class HistoryConfig:
             _number("max_age", self.max_age)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class MissDetectionConfig:
     """Sequence numbers in samples, and heartbeats with the last number, periods in seconds.
@@ -99,6 +103,7 @@ class MissDetectionConfig:
         seconds("sporadic_heartbeat", self.sporadic_heartbeat)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class RecoveryConfig:
     """Way in which a subscriber notices that the last samples of a publisher are missing.
@@ -123,6 +128,7 @@ class RecoveryConfig:
             raise ValueError("invalid parameters: give either periodic_queries or heartbeat=True")
 
 
+@final
 @dataclass(frozen=True, order=True, slots=True)
 class Miss(metaclass=Unconstructed):
     """Run of `nb` samples from `source` that were not received and could not be recovered."""

@@ -8,7 +8,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from typing import NoReturn, Self, SupportsIndex, final
+from typing import TYPE_CHECKING, NoReturn, Self, SupportsIndex, final, overload
 
 from zenlake.errors import ZError
 from zenlake.shm.arena import Arena, SharedBuffer
@@ -54,8 +54,10 @@ class ZShm(_Unique):
 
     _view: memoryview
 
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        raise TypeError("No constructor defined for ZShm")
+    if not TYPE_CHECKING:
+
+        def __init__(self, *_args: object, **_kwargs: object) -> None:
+            raise TypeError("No constructor defined for ZShm")
 
     @classmethod
     def of(cls, view: memoryview) -> Self:
@@ -102,8 +104,10 @@ class ZShmMut(_Unique):
 
     _view: memoryview | None
 
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        raise TypeError("No constructor defined for ZShmMut")
+    if not TYPE_CHECKING:
+
+        def __init__(self, *_args: object, **_kwargs: object) -> None:
+            raise TypeError("No constructor defined for ZShmMut")
 
     @classmethod
     def of(cls, view: memoryview) -> Self:
@@ -130,6 +134,10 @@ class ZShmMut(_Unique):
     def __len__(self) -> int:
         return len(self.view)
 
+    @overload
+    def __setitem__(self, item: SupportsIndex, value: SupportsIndex) -> None: ...
+    @overload
+    def __setitem__(self, item: slice, value: bytes | bytearray) -> None: ...
     def __setitem__(
         self, item: SupportsIndex | slice, value: SupportsIndex | bytes | bytearray
     ) -> None:
@@ -161,8 +169,10 @@ class ShmProvider(_Unique):
     _arena: Arena
     _pid: int
 
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        raise TypeError("No constructor defined for ShmProvider")
+    if not TYPE_CHECKING:
+
+        def __init__(self, *_args: object, **_kwargs: object) -> None:
+            raise TypeError("No constructor defined for ShmProvider")
 
     @classmethod
     def default_backend(cls, layout: IntoMemoryLayout) -> Self:

@@ -13,7 +13,7 @@ from functools import reduce
 from operator import getitem
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import json5
 import yaml
@@ -32,6 +32,7 @@ class NotJson5(ZError):
     """Text that is not JSON5; the error names line and column."""
 
 
+@final
 class Config:
     """Configuration of a session.
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, final, overload
 
 from zenlake.api.handlers import (
     CallbackAnd,
@@ -64,6 +64,7 @@ class _Described(metaclass=Unconstructed):
     __str__ = __repr__
 
 
+@final
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
 class Transport(_Described):
     """Session with one other node."""
@@ -81,6 +82,7 @@ class Transport(_Described):
     "Reason for not sharing memory with the other node; None: memory is shared."
 
 
+@final
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
 class Link(_Described):
     """Connection that carries the bytes of a transport."""
@@ -104,6 +106,7 @@ class Link(_Described):
         return list(self._interfaces)
 
 
+@final
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
 class TransportEvent(_Described):
     """Opening (PUT) or closing (DELETE) of a transport."""
@@ -112,6 +115,7 @@ class TransportEvent(_Described):
     transport: Transport
 
 
+@final
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
 class LinkEvent(_Described):
     """Opening (PUT) or closing (DELETE) of a link."""
@@ -198,6 +202,7 @@ class EventsListener(Receiver[H]):
 L = TypeVar("L", bound=EventsListener[Any])
 
 
+@final
 class TransportEventsListener(EventsListener[H]):
     """Receiver of TransportEvents."""
 
@@ -205,6 +210,7 @@ class TransportEventsListener(EventsListener[H]):
     _given_by = "session.info.declare_transport_events_listener"
 
 
+@final
 class LinkEventsListener(EventsListener[H]):
     """Receiver of LinkEvents."""
 
@@ -212,6 +218,7 @@ class LinkEventsListener(EventsListener[H]):
     _given_by = "session.info.declare_link_events_listener"
 
 
+@final
 class SessionInfo(metaclass=Unconstructed):
     """Zenoh ids of this session and of the nodes it is connected to; its transports and links.
 

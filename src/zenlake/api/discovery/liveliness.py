@@ -5,7 +5,7 @@ Knows tokens as key expressions. Does not know how the end of a session is notic
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 from zenlake.api.arguments import IntoKeyExpr, check_timeout, instance, key_of, member
 from zenlake.api.discovery.matching import SessionInterests, TokenWatch
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 H = TypeVar("H")
 
 
+@final
 class LivelinessToken(Entity):
     """Liveliness token: other sessions see its key as alive until it is undeclared or its session
     ends.
@@ -58,6 +59,7 @@ def _undeclare(exchange: ExchangeLike, number: int) -> None:
         exchange.send(Declare(UndeclareToken(number), qos=qos.DECLARE))
 
 
+@final
 class Liveliness(metaclass=Unconstructed):
     """API for liveliness tokens; made by `Session.liveliness`."""
 

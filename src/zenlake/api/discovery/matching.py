@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, final, overload
 
 from zenlake.api.entity import KeyedEntity
 from zenlake.api.exchange_protocol import ExchangeLike
@@ -68,6 +68,7 @@ _TOKENS = InterestOptions.KEYEXPRS | InterestOptions.TOKENS
 _ALIVE, _GONE = Put(), Del()
 
 
+@final
 @dataclass(frozen=True, order=True, slots=True)
 class MatchingStatus(metaclass=Unconstructed):
     """Whether a subscriber or queryable matches the key expression of a publisher or querier."""
@@ -488,6 +489,7 @@ _HANDLERS: dict[type, Callable[[SessionInterests, Declare, Any], None]] = {
 }
 
 
+@final
 class MatchingListener(Receiver[H], Generic[H]):
     """Receiver of each change of a matching status; made by a publisher or a querier.
 

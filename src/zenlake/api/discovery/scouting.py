@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, final, overload
 
 from zenlake.api.config.config import Config, for_mode
 from zenlake.api.config.opening import scouting_group
@@ -43,6 +43,7 @@ STOP_SECONDS = 5.0  # Upper bound on waiting for the thread, and for a callback,
 H = TypeVar("H")
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello(metaclass=Unconstructed):
     """Answer of one node."""
@@ -72,6 +73,7 @@ class Hello(metaclass=Unconstructed):
     __repr__ = __str__
 
 
+@final
 class Scout(Receiver[H]):
     """Receiver of a Hello for every answer, several per node, until stopped or dropped."""
 

@@ -5,7 +5,7 @@ Knows the publisher's options and its life. Where its messages go is in outbound
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 from weakref import ref
 
 from zenlake.api.arguments import IntoKeyExpr, encoding_of, key_of, member, qos_of
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from zenlake.columnar.record_batch import IntoRecordBatch
 
 
+@final
 class Publisher(WatchedEntity):
     """Publishes on one key expression; made by `Session.declare_publisher`.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from zenlake.api.arguments import IntoKeyExpr, key_of, member
 from zenlake.api.entity import KeyedEntity
@@ -88,6 +88,7 @@ class RunSink(Sink[Any]):
         return room
 
 
+@final
 class Subscriber(KeyedEntity, Receiver[H], Generic[H]):
     """Receiver of samples on a key expression; made by `Session.declare_subscriber`.
 

@@ -4,7 +4,7 @@ Knows what can be cancelled, and waits for running callbacks. Does not know quer
 """
 
 import threading
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 from zenlake.api.sinks import Sink
 from zenlake.errors import ZError
@@ -22,6 +22,7 @@ class Cancellable(Protocol):
     def cancel(self) -> None: ...
 
 
+@final
 class CancellationToken:
     """Token passed to `get` that can end the query before its last reply.
 

@@ -3,7 +3,7 @@
 Knows names, defaults and checks. Does not know what is sent.
 """
 
-from typing import Self, TypedDict
+from typing import Self, TypedDict, final
 
 from zenlake.api.arguments import check_timeout, member, qos_of
 from zenlake.api.query.cancellation import CancellationToken
@@ -25,6 +25,7 @@ from zenlake.wire import qos as wire_qos
 from zenlake.wire.qos import QoS
 
 
+@final
 class QueryConsolidation(Value):
     """ConsolidationMode in the form of other Zenoh bindings.
 

@@ -5,7 +5,7 @@ Knows those options. Does not know what becomes of a query: `get.py` does.
 
 from functools import partial
 from types import GenericAlias
-from typing import Any, ClassVar, TypeVar, Unpack, overload
+from typing import Any, ClassVar, TypeVar, Unpack, final, overload
 
 from zenlake.api.arguments import IntoKeyExpr, key_of
 from zenlake.api.discovery.matching import MatchWatch, SessionInterests, WatchedEntity
@@ -25,6 +25,7 @@ from zenlake.wire import entity, enums
 H = TypeVar("H")
 
 
+@final
 class Querier(WatchedEntity):
     """Sends queries on one key expression; made by `Session.declare_querier`."""
 

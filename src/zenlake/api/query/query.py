@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Self
+from typing import TYPE_CHECKING, Self, final
 
 from zenlake.api.arguments import IntoKeyExpr, attachment_of, encoding_of, key_of, wire_of
 from zenlake.api.exchange_protocol import ExchangeLike, Stamp
@@ -91,6 +91,7 @@ class PendingRequest:
         )
 
 
+@final
 class Query:
     """Query received by a queryable: reply any number of times, then drop it.
 
@@ -100,8 +101,10 @@ class Query:
 
     __slots__ = ("__weakref__", "_held", "_responder")
 
-    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
-        raise TypeError(f"No constructor defined for {cls.__name__}: a Queryable receives them")
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *_args: object, **_kwargs: object) -> Self:
+            raise TypeError(f"No constructor defined for {cls.__name__}: a Queryable receives them")
 
     @classmethod
     def of(cls, asked: PendingRequest, responder: WireEntityId) -> Self:

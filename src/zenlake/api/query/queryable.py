@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, final
 
 from zenlake.api.arguments import IntoKeyExpr, key_of, member
 from zenlake.api.discovery.matching import SessionInterests
@@ -63,6 +63,7 @@ class _QueryableEntry(NamedTuple):
         return self.origin is Locality.ANY or local is (self.origin is Locality.SESSION_LOCAL)
 
 
+@final
 class Queryable(KeyedEntity, Receiver[H], Generic[H]):
     """Receiver of queries on a key expression; made by `Session.declare_queryable`."""
 

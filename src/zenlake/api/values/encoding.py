@@ -6,13 +6,14 @@ payloads.
 
 import re
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import ClassVar, Self, final
 
 from zenlake.api.values.wrapped import Wrapped
 from zenlake.errors import ZError
 from zenlake.wire import encoding as codec
 
 
+@final
 class Encoding(Wrapped[codec.WireEncoding]):
     """Media type `type/subtype` or `type/subtype;schema`; equal to its text, with an equal hash.
 
@@ -84,7 +85,7 @@ class Encoding(Wrapped[codec.WireEncoding]):
         known = _BY_TEXT.get(s or "")
         if known is None:
             return cls.of(_checked(codec.WireEncoding.parse, s or ""))
-        return known  # type: ignore[return-value]  # Encoding has no subclasses.
+        return known
 
     @classmethod
     def of(cls, wire: codec.WireEncoding) -> Self:
@@ -92,7 +93,7 @@ class Encoding(Wrapped[codec.WireEncoding]):
         object.
         """
         if wire.schema is None and wire.id < len(_PLAIN):
-            return _PLAIN[wire.id]  # type: ignore[return-value]  # Encoding has no subclasses.
+            return _PLAIN[wire.id]
         return super().of(wire)
 
     def with_schema(self, /, schema: str) -> Self:

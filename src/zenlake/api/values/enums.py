@@ -4,7 +4,7 @@ Knows names and numbers only. To the wire: `member.wire`. From it: a table such 
 """
 
 from enum import Enum, EnumType, nonmember
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, final
 
 from zenlake.api.values.wrapped import Value
 from zenlake.errors import ZError
@@ -211,6 +211,7 @@ def _whatami(value: WhatAmI | str) -> WhatAmI:
     raise TypeError(f"a WhatAmI or its name, not {type(value).__name__}")
 
 
+@final
 class WhatAmIMatcher(Value):
     """Set of WhatAmI, written as `router|peer`; immutable.
 

@@ -4,7 +4,7 @@ Knows their text; `wire/zenohid.py` and `wire/entity.py` know their bytes.
 """
 
 from operator import index
-from typing import Self
+from typing import Self, final
 
 from zenlake.api.values.wrapped import Wrapped
 from zenlake.errors import ZError
@@ -15,6 +15,7 @@ EntityId = int
 SourceSn = int
 
 
+@final
 class ZenohId(Wrapped[zenohid.WireZenohId]):
     """Identity of a node: printed in hexadecimal, `bytes()` of it is little-endian.
 
@@ -40,6 +41,7 @@ class ZenohId(Wrapped[zenohid.WireZenohId]):
         return hash(self.wire.raw)
 
 
+@final
 class EntityGlobalId(Wrapped[entity.WireEntityId]):
     """Global id of a publisher, subscriber, querier or queryable."""
 
@@ -59,6 +61,7 @@ class EntityGlobalId(Wrapped[entity.WireEntityId]):
         return f"EntityGlobalId({self})"
 
 
+@final
 class SourceInfo(Wrapped[entity.WireSourceInfo]):
     """Entity that sent a sample, and the sample's sequence number."""
 

@@ -3,7 +3,7 @@
 Knows the API objects for `wire/tsstack.py`, and how a record is added. Reads no clock.
 """
 
-from typing import Self
+from typing import Self, final
 
 from zenlake.api.values.enums import INTERCEPTION_POINT_OF, InterceptionPoint, WhatAmI
 from zenlake.api.values.ids import ZenohId
@@ -16,6 +16,7 @@ from zenlake.wire.cursor import ByteReader, ByteWriter
 _POINT_BITS = ~tsstack.CUSTOM_CONTENT & 0xFF
 
 
+@final
 class TimestampContext(Wrapped[tuple[zenohid.WireZenohId, WhatAmI]]):
     """Node that asks a timestamp callback for a time."""
 
@@ -35,6 +36,7 @@ class TimestampContext(Wrapped[tuple[zenohid.WireZenohId, WhatAmI]]):
         return f"TimestampContext(zid={self.zid}, whatami={self.whatami})"
 
 
+@final
 class TimestampInstrumentation(Wrapped[int]):
     """Points that are to record the time; made by TimestampInstrumentationBuilder.
 
@@ -59,6 +61,7 @@ class TimestampInstrumentation(Wrapped[int]):
         return f"TimestampInstrumentation({points})"
 
 
+@final
 class TimestampInstrumentationBuilder:
     """Builder that selects the points that are to record the time.
 
@@ -100,6 +103,7 @@ class TimestampInstrumentationBuilder:
         return other
 
 
+@final
 class TimestampStackRecord(Wrapped[tuple[int, bytes]]):
     """Time recorded at one point of a message's path."""
 
@@ -126,6 +130,7 @@ class TimestampStackRecord(Wrapped[tuple[int, bytes]]):
         return f"TimestampStackRecord({self.point.name}, {self.timestamp()!r})"
 
 
+@final
 class TimestampStack(Wrapped[tsstack.WireTimestampStack]):
     """Times recorded along a message's path, in order."""
 

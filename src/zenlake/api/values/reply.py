@@ -3,6 +3,8 @@
 Knows the API objects for RESPONSE. Does not know the query, nor consolidation.
 """
 
+from typing import final
+
 from zenlake.api.values.encoding import Encoding
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.instrumentation import TimestampStack
@@ -14,6 +16,7 @@ from zenlake.wire.put import Slice
 from zenlake.wire.response import Response
 
 
+@final
 class ReplyError(Wrapped[Response]):
     """Error reply to a query; made by `Query.reply_err`, or by a timeout."""
 
@@ -47,6 +50,7 @@ class ReplyError(Wrapped[Response]):
         return f"ReplyError(payload={self.payload!r}, encoding={str(self.encoding)!r})"
 
 
+@final
 class Reply(Wrapped[Response]):
     """One answer to a query: a sample, or an error."""
 

@@ -64,8 +64,10 @@ class Sample(Value, _Row):
     # which receiving millions of samples per second requires.
     __slots__ = ()
 
-    def __new__(cls, *_args: object, **_kwargs: object) -> "Sample":
-        raise TypeError("No constructor defined for Sample")
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *_args: object, **_kwargs: object) -> "Sample":
+            raise TypeError("No constructor defined for Sample")
 
     @classmethod
     def of(

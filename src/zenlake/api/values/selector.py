@@ -4,7 +4,7 @@ Knows the text forms and the reserved names. `quantities.py` knows what `_time` 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Self
+from typing import Self, final
 
 from zenlake.api.values.wrapped import Value
 from zenlake.keyexpr import KeyExpr
@@ -17,6 +17,7 @@ TIME_RANGE = "_time"
 Item = tuple[str, str]
 
 
+@final
 class Parameters(Value):
     """Names with values, written `a=1;b=2|3;flag`; mutable.
 
@@ -133,6 +134,7 @@ def _join(items: Iterable[Item]) -> str:
     return ";".join(f"{name}={value}" if value else name for name, value in items if name)
 
 
+@final
 class Selector(Value):
     """Subject of a query: `key/expression?parameters`; immutable.
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from operator import index
-from typing import Self
+from typing import Self, final
 
 from zenlake.api.values.wrapped import Wrapped
 from zenlake.errors import ZError
@@ -28,6 +28,7 @@ from zenlake.wire.cursor import U32, U64
 _HEX = re.compile(r"[1-9a-fA-F][0-9a-fA-F]{0,31}")
 
 
+@final
 class NTP64(Wrapped[int]):
     """Time since the UNIX epoch in 64 bits: 32 of seconds, 32 of binary fraction.
 
@@ -96,6 +97,7 @@ class NTP64(Wrapped[int]):
         return to_rfc3339(self.as_nanos())
 
 
+@final
 class TimestampId(Wrapped[zenohid.WireZenohId]):
     """Identity of a clock: 1 to 16 little-endian bytes, printed in hexadecimal.
 
@@ -128,6 +130,7 @@ class TimestampId(Wrapped[zenohid.WireZenohId]):
 IntoTimestampId = TimestampId | bytes | bytearray | Iterable[int]
 
 
+@final
 class Timestamp(Wrapped[timestamp.WireTimestamp]):
     """Time with the clock that gave it: no two are equal, and all are ordered.
 

@@ -28,9 +28,11 @@ class Unconstructed(type):
     _given_by = ""
     "Call that gives a user such an object; empty where they are only received."
 
-    def __call__(cls, *_args: Any, **_kwargs: Any) -> Any:
-        remedy = f": use {cls._given_by}" if cls._given_by else ""
-        raise TypeError(f"No constructor defined for {cls.__name__}{remedy}")
+    if not TYPE_CHECKING:  # Checkers refuse arguments themselves, as with eclipse-zenoh's stubs.
+
+        def __call__(cls, *_args: object, **_kwargs: object) -> object:
+            remedy = f": use {cls._given_by}" if cls._given_by else ""
+            raise TypeError(f"No constructor defined for {cls.__name__}{remedy}")
 
 
 def make(kind: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -76,8 +78,10 @@ class Wrapped(Value, Generic[W]):
 
     wire: W
 
-    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
-        raise TypeError(f"No constructor defined for {cls.__name__}")
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *_args: object, **_kwargs: object) -> Self:
+            raise TypeError(f"No constructor defined for {cls.__name__}")
 
     @classmethod
     def of(cls, wire: W) -> Self:

@@ -5,7 +5,7 @@ Knows bytes and views of them. Does not know encodings or serialisation.
 
 from collections.abc import Mapping
 from functools import total_ordering
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, final
 
 if TYPE_CHECKING:
     from zenlake.shm import ZShm
@@ -79,6 +79,7 @@ def kept_bytes(obj: object) -> bytes | memoryview:
     return copied(data)
 
 
+@final
 @total_ordering
 class ZBytes:
     """Bytes, as received or to be sent; immutable.
