@@ -25,6 +25,7 @@ from zenlake.runtime.local_delivery import LocalDelivery, LocalSession
 from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Timer
 from zenlake.runtime.reply_path import ReplyPath
+from zenlake.runtime.sending import MAX_BLOCK_SECONDS
 from zenlake.runtime.session_face import (
     ForwardingFace,
     InboundRoute,
@@ -175,9 +176,12 @@ class Exchange:
         return not self.backpressure.holds_senders(query.face.link)
 
     def await_reply_room(self, request_id: int) -> None:
-        """Wait for `has_reply_room`, for as long as the link makes progress; the I/O thread does
-        not wait."""
-        while not self.has_reply_room(request_id) and not self.node.reactor.inside:
+        """Wait for `has_reply_room` while the link makes progress, for MAX_BLOCK_SECONDS at most;
+        the I/O thread does not wait."""
+        if self.node.reactor.inside:
+            return
+        until = self.now() + MAX_BLOCK_SECONDS
+        while not self.has_reply_room(request_id) and self.now() < until:
             time.sleep(REPLY_SECONDS)
 
     def reply_path(self, request_id: int) -> ReplyPath | None:
