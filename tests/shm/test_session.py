@@ -180,3 +180,17 @@ def test_a_pool_that_a_reader_keeps_is_not_searched_with_every_put(
         until(lambda: len(kept) == 2000)
     assert searches
     assert all(after - before > 0.1 for before, after in pairwise(searches))
+
+
+def test_a_query_ends_though_a_log_handler_keeps_why_there_is_no_pool(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    too_large = {"transport__shared_memory__transport_optimization__pool_size": 1 << 50}
+    with (
+        pair(transport__shared_memory__enabled=True, **too_large) as (a, b),
+        a.declare_queryable(KEY, lambda query: query.reply(KEY, bytes(SIZE))),
+        b.declare_querier(KEY) as querier,
+    ):
+        until(lambda: querier.matching_status.matching)
+        assert [reply.ok is not None for reply in querier.get()] == [True]
+        assert "large payloads go over the network" in caplog.text

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
@@ -496,6 +497,8 @@ def _run_user_code(call: Callable[..., object], *arguments: object) -> bool:
         if isinstance(problem, KeyboardInterrupt) and _on_main_thread():
             raise  # Ctrl-C, not raised by the callback itself.
         log.exception("callback error")
+        # A handler that keeps the record would keep the query of this call, too: it would not end.
+        traceback.clear_frames(problem.__traceback__)
         return False
     return True
 

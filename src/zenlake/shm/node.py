@@ -141,7 +141,7 @@ class NodeShm:
                     self._own = OwnSegment(self._entropy)
                 except ShmError as error:
                     self.declined = str(error)
-                    log.warning("no shared memory: %s", error)
+                    log.warning("no shared memory: %s", self.declined)
                     return None
             return ShmSteps(self._own, reliable=reliable)
 
@@ -205,5 +205,6 @@ class NodeShm:
                     self._pool = process_memory().new_arena(self.config.pool_bytes)
                 except ShmError as error:
                     self._pool_failed = True
-                    log.warning("large payloads go over the network: %s", error)
+                    # Its text alone: its frames hold the query that the payload answers.
+                    log.warning("large payloads go over the network: %s", str(error))
             return self._pool
