@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.golden.proxy import free_port
-from tests.support.discovery import new_group, on_lo, stays
+from tests.support.discovery import THEY_WAIT_FOR_ROOM, new_group, on_lo, stays
 from tests.support.interop_pair import OURS, THEIRS, Ear, Seen, open_session, settling
 from tests.support.reference_peer import ReferenceFailed, ReferenceProcess
 from tests.support.waiting import until
@@ -25,7 +25,7 @@ from zenlake.wire.enums import CloseReason
 pytestmark = pytest.mark.interop
 
 AGAIN_SECONDS = 0.3  # Pause before something that may have been lost is put again.
-FAST = {"transport/multicast/join_interval": 200}
+FAST = {"transport/multicast/join_interval": 200, **THEY_WAIT_FOR_ROOM}
 BUFFER = ";so_rcvbuf=4194304"  # A burst is lost where the receiver waits for a processor.
 PAIRS = {
     "their peers": (THEIRS, THEIRS),

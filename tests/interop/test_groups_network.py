@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.discovery import THEY_WAIT_FOR_ROOM
 from tests.support.namespaces import INTERFACE, BridgedNetwork
 from tests.support.reference_peer import ReferencePeer, ReferenceProcess, fingerprint, payload
 from tests.support.waiting import until
@@ -15,7 +16,11 @@ pytestmark = pytest.mark.interop
 
 GROUP, OTHER_GROUP, SIX = "224.0.0.224:7446", "224.0.0.225:7447", "[ff02::224]:7446"
 ZENOH, ZENLAKE = "zenoh", "zenlake"
-QUICK = {"transport/multicast/join_interval": 100, "transport/link/tx/lease": 1000}
+QUICK = {
+    "transport/multicast/join_interval": 100,
+    "transport/link/tx/lease": 1000,
+    **THEY_WAIT_FOR_ROOM,
+}
 SIZES = [100, 20_000]
 NUMBERS = 100  # Different messages of a size.
 SAY_SECONDS = 0.01  # Time between two of them: the room of a receiver fills otherwise.

@@ -29,6 +29,13 @@ THEY_DIAL_NOBODY: Settings = {
     "scouting/multicast/autoconnect": [],
     "scouting/gossip/autoconnect": [],
 }
+_DROP = "transport/link/tx/queue/congestion_control/drop"
+THEY_WAIT_FOR_ROOM: Settings = {
+    f"{_DROP}/wait_before_drop": 5_000_000,
+    f"{_DROP}/max_wait_before_drop_fragments": 5_000_000,
+}
+"""Settings of a Rust node that drops nothing on a busy machine: in a session without lanes it sends
+no message with DROP any more once its full queue has dropped one (pipeline.rs)."""
 STAYS_SECONDS = 1.0  # Longer than a SCOUT, its HELLO and a handshake take on loopback.
 
 _hosts = itertools.count(1)
