@@ -25,6 +25,7 @@ from tests.support.discovery import (
     stays,
 )
 from tests.support.interop_conversation import CLIENT, PEER, ROUTER, both_send, they_send
+from tests.support.namespaces import need_tools
 from tests.support.reference_peer import ReferenceFailed, ReferenceProcess
 from tests.support.waiting import until
 from zenlake.runtime import discovery
@@ -353,3 +354,40 @@ def test_a_hello_with_255_locators_that_lead_nowhere(reference: ReferenceProcess
             they_send(ours, them, [100] * 50)
             assert len(ours.links.dialled) == MAX_LOCATORS
             assert ours.closed == []
+
+
+WITHOUT_A_NETWORK = """
+set -e
+ip link set lo up multicast on
+exec "$0" -c "$1"
+"""
+BOTH_BY_DEFAULT = """
+import time
+import zenlake
+import zenoh
+
+with (
+    zenoh.open(zenoh.Config()) as theirs,
+    zenlake.open(zenlake.Config()) as ours,
+    zenlake.open(zenlake.Config()) as another,
+):
+    expected = {str(session.info.zid()) for session in (theirs, another)}
+    end = time.monotonic() + 60
+    while {str(zid) for zid in ours.info.peers_zid()} != expected:
+        assert time.monotonic() < end, list(ours.info.peers_zid())
+        time.sleep(0.01)
+    print("found")
+"""
+
+
+def test_peers_of_a_host_without_a_network_find_each_other() -> None:
+    """Rust scouts on loopback, too, if that does multicast."""
+    need_tools("interfaces", "unshare", "ip")
+    done = subprocess.run(
+        ["unshare", "-rn", "sh", "-c", WITHOUT_A_NETWORK, sys.executable, BOTH_BY_DEFAULT],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "found\n", done

@@ -260,8 +260,8 @@ except LinkError as error:
 
 @pytest.mark.process
 def test_which_interface_is_taken() -> None:
-    """Without `iface` the first that does multicast and has a carrier, as in Rust; never
-    loopback."""
+    """Without `iface` the first that does multicast and has a carrier, as in Rust; loopback
+    last."""
     need_tools("interfaces", "unshare", "ip")
     done = subprocess.run(
         ["unshare", "-rn", "sh", "-c", SEVERAL_INTERFACES, sys.executable, SOURCES],

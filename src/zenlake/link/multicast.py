@@ -209,7 +209,9 @@ def _zone_of(group: Address) -> str | None:
 def _interface_host(endpoint: EndPoint, iface: str | None, family: int) -> str | None:
     usable = [i for i in sockets.interfaces() if sockets.family_of(i.host) == family]
     if iface is None:
-        chosen = next((i for i in usable if i.multicast), None)
+        # Loopback last: for a host without a network, if it was told to do multicast.
+        capable = sorted((i for i in usable if i.multicast), key=lambda i: i.is_loopback)
+        chosen = next(iter(capable), None)
     else:
         chosen = next((i for i in usable if iface in (i.name, i.host)), None)
         if chosen is None:

@@ -44,8 +44,8 @@ HAS_INTERFACE_CALLS = IS_LINUX and HAS_IOCTL  # The numbers and tables below are
 SIOCGIFCONF, SIOCGIFFLAGS = 0x8912, 0x8913
 IFREQ = struct.Struct("16s H 2x 4s 16x")  # Name, then a sockaddr_in: family, port, address.
 IFREQ_FLAGS = struct.Struct("16s H 22x")
-IFF_UP, IFF_LOOPBACK, IFF_RUNNING, IFF_MULTICAST = 0x1, 0x8, 0x40, 0x1000
-MULTICAST_FLAGS = IFF_LOOPBACK | IFF_RUNNING | IFF_MULTICAST
+IFF_UP, IFF_RUNNING, IFF_MULTICAST = 0x1, 0x40, 0x1000
+MULTICAST_FLAGS = IFF_RUNNING | IFF_MULTICAST
 INET6_TABLE = Path("/proc/net/if_inet6")
 IFA_F_UNUSABLE = 0x40 | 0x08  # Tentative or duplicate addresses, which cannot be bound.
 
@@ -77,7 +77,11 @@ class Interface(NamedTuple):
     name: str
     host: str
     multicast: bool
-    "Whether it does multicast, has a carrier, and is not loopback: as Rust picks one."
+    "Whether it does multicast and has a carrier."
+
+    @property
+    def is_loopback(self) -> bool:
+        return _ip(self.host).is_loopback
 
 
 def failed(name: str, what: str, error: OSError) -> LinkError:
@@ -224,7 +228,7 @@ def interfaces(name: str | None = None) -> list[Interface]:
         flags = {n: _flags(sock, n) for _, n in sorted(socket.if_nameindex()) if name in (None, n)}
         order = [*flags]
         found = [
-            Interface(n, host, flags[n] & MULTICAST_FLAGS == IFF_RUNNING | IFF_MULTICAST)
+            Interface(n, host, flags[n] & MULTICAST_FLAGS == MULTICAST_FLAGS)
             for n, host in [*_v4_addresses(sock), *_v6_addresses()]
             if flags.get(n, 0) & IFF_UP
         ]
