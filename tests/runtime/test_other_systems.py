@@ -32,7 +32,8 @@ NOT_EVERYWHERE = {
          "sendfile", "sched_getaffinity", "posix_fallocate", "copy_file_range", "pread", "pwrite",
          "O_CLOEXEC", "fork", "register_at_fork", "getuid", "killpg"],
     signal: ["SIGHUP", "SIGUSR1", "SIGPIPE", "pthread_sigmask", "setitimer"],
-    socket: ["AF_VSOCK", "AF_PACKET", "AF_NETLINK", "SO_BINDTODEVICE", "CMSG_SPACE"],
+    socket: ["AF_UNIX", "AF_VSOCK", "AF_PACKET", "AF_NETLINK", "SO_BINDTODEVICE",
+             "CMSG_SPACE"],
 }
 for module, names in NOT_EVERYWHERE.items():
     for name in names:

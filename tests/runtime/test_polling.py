@@ -4,10 +4,12 @@ import fcntl
 import os
 import resource
 import select
+import selectors
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from errno import EBADF, ENOMEM, ENOTSOCK
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from zenlake.runtime.polling import (
     SELECTOR_VARIABLE,
     WRITE,
     EventWaker,
+    SelectorPoller,
     SocketWaker,
     make_poller,
     wait_readable,
@@ -159,6 +162,34 @@ def test_sessions_work_with_a_pair_of_sockets_as_waker(
         called = threading.Event()
         other.call_soon(called.set)
         assert called.wait(PATIENCE)
+
+
+def test_a_waker_needs_no_unix_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "AF_UNIX")  # socketpair() takes another family, and fails.
+    with closing(SocketWaker()) as waker:
+        waker.wake()
+        assert wait_readable([waker], PATIENCE)
+        waker.drain()
+        assert not wait_readable([waker], 0)
+
+
+class _FailingSelector(selectors.SelectSelector):
+    """Selector whose waits fail with one error."""
+
+    code = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        raise OSError(self.code, os.strerror(self.code))
+
+
+@pytest.mark.parametrize("code", [EBADF, ENOTSOCK])
+def test_a_wait_survives_a_source_that_was_closed(code: int) -> None:
+    with closing(SelectorPoller(_FailingSelector())) as poller:
+        _FailingSelector.code = code
+        assert poller.poll(0, 1) == []
+        _FailingSelector.code = ENOMEM
+        with pytest.raises(OSError, match="memory"):
+            poller.poll(0, 1)
 
 
 # ---- the limit of select()

@@ -9,8 +9,8 @@ import select
 import selectors
 import socket
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from errno import EBADF
+from contextlib import ExitStack, suppress
+from errno import EBADF, ENOTSOCK
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ READ, WRITE = 0x01, 0x04  # Bits of a mask: those of epoll, whose events need no
 BROKEN = 0x08 | 0x10  # EPOLLERR, EPOLLHUP.
 FD_SETSIZE = 1024  # Descriptors that POSIX systems let select() watch: 0 to 1023.
 WINDOWS_SOCKETS = 512  # Sockets that Python lets select() watch on Windows.
+SOURCE_IS_CLOSED = {EBADF, ENOTSOCK}  # Errors of a wait; the second one is that of Windows.
 WAKE_BYTES = 4096  # Bytes taken from a waker at once; it seldom holds more than one.
 
 
@@ -65,7 +66,7 @@ class SelectorPoller:
         try:
             found = self._selector.select(timeout)
         except OSError as error:
-            if error.errno != EBADF:
+            if error.errno not in SOURCE_IS_CLOSED:
                 raise
             return []  # Another thread forgot and closed a source just before the wait began.
         return [(key.fd, _MASKS[events]) for key, events in found[:most]]
@@ -147,9 +148,11 @@ class SocketWaker:
     """Descriptor that becomes readable when any thread calls `wake`: a pair of sockets."""
 
     def __init__(self) -> None:
-        self._hearing, self._sending = socket.socketpair()
+        self._hearing, self._sending = _make_socket_pair()
         self._hearing.setblocking(False)
         self._sending.setblocking(False)
+        with suppress(OSError):  # Unix sockets have no such option, and no delay.
+            self._sending.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def fileno(self) -> int:
         return self._hearing.fileno()
@@ -169,6 +172,20 @@ class SocketWaker:
     def close(self) -> None:
         self._hearing.close()
         self._sending.close()
+
+
+def _make_socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Return two connected sockets; of TCP where the system has no pairs of Unix sockets."""
+    with suppress(OSError):
+        return socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as listener, ExitStack() as unless_made:
+        sending = unless_made.enter_context(socket.create_connection(listener.getsockname()))
+        while True:  # Another process of this machine may connect first.
+            hearing, address = listener.accept()
+            if address == sending.getsockname():
+                unless_made.pop_all()
+                return hearing, sending
+            hearing.close()
 
 
 class EventWaker:
