@@ -396,6 +396,13 @@ def test_a_port_can_be_had_again_at_once(stage: Stage) -> None:
     assert again.locators == listener.locators
 
 
+def test_a_listener_on_windows_takes_no_port_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SO_REUSEADDR means something else there."""
+    monkeypatch.setattr(sockets, "IS_WINDOWS", True)
+    with sockets.listening_socket(EndPoint("tcp/127.0.0.1:0")) as sock:
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) == 0
+
+
 def test_a_listener_in_use_says_what_to_do(stage: Stage) -> None:
     listener = stage.listen()
     with pytest.raises(LinkError, match=r"Address already in use.*listen elsewhere") as refused:

@@ -15,7 +15,7 @@ CHILD_SECONDS = 200.0  # A first run may compile kernels.
 
 # Other packages keep `fcntl` and `resource`: only imports by zenlake fail.
 HIDDEN = """
-import asyncio, builtins, os, select, selectors, signal, socket, subprocess, sys, tempfile
+import asyncio, builtins, errno, os, select, selectors, signal, socket, subprocess, sys, tempfile
 
 plain_import = builtins.__import__
 
@@ -39,6 +39,14 @@ for module, names in NOT_EVERYWHERE.items():
     for name in names:
         if hasattr(module, name):
             delattr(module, name)
+plain_connect = socket.socket.connect_ex
+
+def windows_connect(self, at):
+    code = plain_connect(self, at)
+    return errno.WSAEWOULDBLOCK if code == errno.EINPROGRESS else code
+
+errno.WSAEWOULDBLOCK = 10035
+socket.socket.connect_ex = windows_connect
 import zenlake.link.sockets
 zenlake.link.sockets.IS_LINUX = False
 """

@@ -38,6 +38,7 @@ MAX_BUFFER_BYTES = 2**31 - 1  # The kernel keeps buffer sizes in an int.
 MAX_DSCP = 0xFF  # The whole byte: TOS, or the traffic class of IPv6.
 
 IS_LINUX: bool = sys.platform.startswith("linux")
+IS_WINDOWS: bool = os.name == "nt"
 AF_UNIX: int = getattr(socket, "AF_UNIX", -1)  # -1: a system without Unix sockets.
 
 HAS_INTERFACE_CALLS = IS_LINUX and HAS_IOCTL  # The numbers and tables below are Linux's.
@@ -51,7 +52,7 @@ IFA_F_UNUSABLE = 0x40 | 0x08  # Tentative or duplicate addresses, which cannot b
 
 # Errors that break a listening socket; any other concerns one peer, or is temporary.
 LISTENER_IS_BROKEN = {errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP}
-CONNECT_GOES_ON = {0, errno.EINPROGRESS}
+CONNECT_GOES_ON = {0, errno.EINPROGRESS, getattr(errno, "WSAEWOULDBLOCK", 0)}  # The last: Windows.
 ADVICE = {
     errno.EADDRINUSE: "another node has it: stop that one, or listen elsewhere",
     errno.EADDRNOTAVAIL: "no interface of this machine has this address",
@@ -427,7 +428,7 @@ def _bind(endpoint: EndPoint, sock: socket.socket, address: Address, kind: int) 
     if address.family == socket.AF_INET6:
         both = is_wildcard(address.sockaddr[0])
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both)
-    if kind == socket.SOCK_STREAM:
+    if kind == socket.SOCK_STREAM and not IS_WINDOWS:  # There it takes a port from its listener.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(address.sockaddr)
     if kind == socket.SOCK_STREAM:
