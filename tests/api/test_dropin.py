@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -286,3 +287,30 @@ def test_modules_resolve_as_attributes() -> None:
     assert zenlake.shm is import_module("zenlake.shm")
     for name in dir(zenlake):
         assert getattr(zenlake, name) is not None or name == "__doc__", name
+
+
+def own_signatures() -> Iterator[tuple[str, inspect.Signature]]:
+    """Yield every signature that the session API shows, with the name of what has it."""
+    for module in ("zenlake", "zenlake.aio", "zenlake.ext", "zenlake.handlers", "zenlake.shm"):
+        where = import_module(module)
+        for name in where.__all__:
+            thing = getattr(where, name)
+            members = inspect.getmembers(thing) if inspect.isclass(thing) else [("", thing)]
+            for member, call in members:
+                call = call.fget if isinstance(call, property) else call
+                own = (getattr(call, "__module__", None) or "").startswith("zenlake.")
+                if own and inspect.isroutine(call) and not member.startswith("_"):
+                    yield f"{module}.{name}.{member}", inspect.signature(call)
+
+
+def test_signatures_have_no_any() -> None:
+    found = [
+        name
+        for name, signature in own_signatures()
+        for annotation in (
+            signature.return_annotation,
+            *(each.annotation for each in signature.parameters.values() if each.name != "self"),
+        )
+        if re.search(r"\bAny\b", str(annotation))
+    ]
+    assert found == []

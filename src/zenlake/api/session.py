@@ -3,7 +3,7 @@
 Knows the signatures, and hands on to `session_core.py`. Dropping the handle closes the session.
 """
 
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, final, overload
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack, final, overload
 from weakref import finalize
 
 from zenlake.api.arguments import IntoKeyExpr, instance, key_of, member, qos_of
@@ -319,7 +319,7 @@ class Session(metaclass=Unconstructed):
         handler: object = None,
         *,
         allowed_origin: Locality | None = None,
-    ) -> Subscriber[Any]:
+    ) -> Subscriber[H]:
         """Declare a subscriber of `key_expr`.
 
         `handler`: a function that gets each Sample, a channel of `zenlake.handlers`, or
@@ -366,7 +366,7 @@ class Session(metaclass=Unconstructed):
         *,
         complete: bool | None = None,
         allowed_origin: Locality | None = None,
-    ) -> Queryable[Any]:
+    ) -> Queryable[H]:
         """Declare a queryable on `key_expr`; `complete` says that it has all values for it."""
         self._check()
         return self._core.queryables.declare(
@@ -445,7 +445,7 @@ class Session(metaclass=Unconstructed):
         source_info: SourceInfo | None = None,
         cancellation_token: CancellationToken | None = None,
         timestamp_instrumentation: TimestampInstrumentation | None = None,
-    ) -> Any:
+    ) -> object:
         """Query the queryables that match `selector`; return a reader of the replies."""
         self._check()
         key, parameters = split_selector(selector)

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, final, overload
 
 from zenlake.api.entity import KeyedEntity
 from zenlake.api.handlers import (
@@ -344,7 +344,7 @@ class AdvancedSubscriber(KeyedEntity, Receiver[H]):
     def sample_miss_listener(
         self, /, handler: IntoCallback[Miss]
     ) -> "SampleMissListener[None]": ...
-    def sample_miss_listener(self, /, handler: object = None) -> "SampleMissListener[Any]":
+    def sample_miss_listener(self, /, handler: object = None) -> "SampleMissListener[X]":
         """Receive a Miss for samples that were lost and not recovered.
 
         Only publishers that were declared with `sample_miss_detection` number their samples.
@@ -372,18 +372,18 @@ class AdvancedSubscriber(KeyedEntity, Receiver[H]):
         self, /, handler: IntoCallback[Sample], *, history: bool | None = None
     ) -> "Subscriber[None]": ...
     def detect_publishers(
-        self, /, handler: Any = None, *, history: bool | None = None
-    ) -> "Subscriber[Any]":
+        self, /, handler: object = None, *, history: bool | None = None
+    ) -> "Subscriber[X]":
         """Receive samples when matching publishers with `publisher_detection` appear and go.
 
         With `history` publishers that are there already are received first.
         """
         self._check()
-        return (
-            self._intake.session()
-            .liveliness()
-            .declare_subscriber(publishers_key(self.key_expr), handler, history=history)
+        liveliness = self._intake.session().liveliness()
+        declared: Subscriber[X] = liveliness.declare_subscriber(
+            publishers_key(self.key_expr), cast(Any, handler), history=history
         )
+        return declared
 
 
 @final
@@ -452,7 +452,7 @@ def declare_advanced_subscriber(
     history: HistoryConfig | None = None,
     recovery: RecoveryConfig | None = None,
     subscriber_detection: bool | None = None,
-) -> AdvancedSubscriber[Any]:
+) -> AdvancedSubscriber[H]:
     """Declare a subscriber of `key_expr`, with history, recovery and miss detection as configured.
 
     `subscriber_detection` declares a liveliness token by which other sessions see this subscriber.

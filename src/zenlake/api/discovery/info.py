@@ -277,7 +277,7 @@ class SessionInfo(metaclass=Unconstructed):
     ) -> TransportEventsListener[None]: ...
     def declare_transport_events_listener(
         self, /, handler: object = None, *, history: bool | None = None
-    ) -> TransportEventsListener[Any]:
+    ) -> TransportEventsListener[H]:
         """Receive an event when a transport opens or closes; with `history` also for open ones."""
         return self._declare(TransportEventsListener, _transport_events, handler, history)
 
@@ -295,7 +295,7 @@ class SessionInfo(metaclass=Unconstructed):
     ) -> LinkEventsListener[None]: ...
     def declare_link_events_listener(
         self, /, handler: object = None, *, history: bool | None = None
-    ) -> LinkEventsListener[Any]:
+    ) -> LinkEventsListener[H]:
         """Receive an event when a link opens or closes; with `history` also for open ones."""
         return self._declare(LinkEventsListener, _link_events, handler, history)
 

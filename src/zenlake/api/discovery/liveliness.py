@@ -5,7 +5,7 @@ Knows tokens as key expressions. Does not know how the end of a session is notic
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, final, overload
+from typing import TYPE_CHECKING, TypeVar, final, overload
 
 from zenlake.api.arguments import IntoKeyExpr, check_timeout, instance, key_of, member
 from zenlake.api.discovery.matching import SessionInterests, TokenWatch
@@ -112,7 +112,7 @@ class Liveliness(metaclass=Unconstructed):
         *,
         timeout: float | None = None,
         cancellation_token: CancellationToken | None = None,
-    ) -> Any:
+    ) -> object:
         """Query the tokens that are alive now: one reply with an empty sample per key."""
         key = key_of(key_expr)
         limit = check_timeout(timeout, self._exchange.query_timeout)
@@ -166,7 +166,7 @@ class Liveliness(metaclass=Unconstructed):
     ) -> Subscriber[None]: ...
     def declare_subscriber(
         self, /, key_expr: IntoKeyExpr, handler: object = None, *, history: bool | None = None
-    ) -> Subscriber[Any]:
+    ) -> Subscriber[H]:
         """Receive a PUT for each token that appears and a DELETE for each that ends.
 
         With `history`, also a PUT for each token that is alive already.

@@ -540,7 +540,7 @@ class WatchedEntity(KeyedEntity):
     def declare_matching_listener(
         self, /, handler: IntoCallback[MatchingStatus]
     ) -> MatchingListener[None]: ...
-    def declare_matching_listener(self, /, handler: object = None) -> MatchingListener[Any]:
+    def declare_matching_listener(self, /, handler: object = None) -> MatchingListener[H]:
         """Declare a listener that receives each change of the matching status."""
         self._check()
         return make(MatchingListener, self._watch, handler)

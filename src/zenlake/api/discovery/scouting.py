@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, TypeVar, final, overload
+from typing import TypeVar, final, overload
 
 from zenlake.api.config.config import Config, for_mode
 from zenlake.api.config.opening import scouting_group
@@ -191,7 +191,7 @@ def scout(
     handler: object = None,
     what: WhatAmIMatcher | WhatAmI | str | None = None,
     config: Config | None = None,
-) -> Scout[Any]:
+) -> Scout[H]:
     """Look for nodes in the scouting group of `config`; each answer is a Hello.
 
     ZError: the group cannot be joined, such as on an interface that does not exist. On a host

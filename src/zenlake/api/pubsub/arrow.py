@@ -30,6 +30,7 @@ from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from zenlake.api.pubsub.outbound_route import OutboundRoute
@@ -104,7 +105,11 @@ class ArrowBatches(RunSink, BoundedSink[Any], Channel["RecordBatch"]):
     # ---- in, on the I/O thread or that of a local put
 
     def push_run(
-        self, run: "PushRun", rows: Any, keys: "KeyTable", port: "SessionFace | None"
+        self,
+        run: "PushRun",
+        rows: "npt.NDArray[np.int64] | None",
+        keys: "KeyTable",
+        port: "SessionFace | None",
     ) -> bool:
         chosen = run.rows[run.first : run.stop]
         with self._lock:

@@ -30,6 +30,9 @@ from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from zenlake.api.discovery.matching import SessionInterests
     from zenlake.keytable import KeyTable
     from zenlake.runtime.local_delivery import Delivery, RawPush, RunPart
@@ -70,7 +73,11 @@ class RunSink(Sink[Any]):
     """
 
     def push_run(
-        self, run: "PushRun", rows: Any, keys: "KeyTable", port: "SessionFace | None"
+        self,
+        run: "PushRun",
+        rows: "npt.NDArray[np.int64] | None",
+        keys: "KeyTable",
+        port: "SessionFace | None",
     ) -> bool:
         """Take the rows of `run` that `rows` selects (None: all), and their link's key table."""
         raise NotImplementedError

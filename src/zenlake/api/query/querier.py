@@ -5,7 +5,7 @@ Knows those options. Does not know what becomes of a query: `get.py` does.
 
 from functools import partial
 from types import GenericAlias
-from typing import Any, ClassVar, TypeVar, Unpack, final, overload
+from typing import ClassVar, TypeVar, Unpack, final, overload
 
 from zenlake.api.arguments import IntoKeyExpr, key_of
 from zenlake.api.discovery.matching import MatchWatch, SessionInterests, WatchedEntity
@@ -84,7 +84,7 @@ class Querier(WatchedEntity):
         source_info: SourceInfo | None = None,
         cancellation_token: CancellationToken | None = None,
         timestamp_instrumentation: TimestampInstrumentation | None = None,
-    ) -> Any:
+    ) -> object:
         """Send a query; return a reader of the replies, or None with a callback."""
         self._check()
         return self._queries.ask(
