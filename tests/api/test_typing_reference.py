@@ -402,6 +402,7 @@ zenoh.nothing
 zenoh.ext.z_deserialize(int, b"")
 zenoh.ext.declare_advanced_subscriber(session, "a", 5)
 zenoh.ext.HistoryConfig(max_age="2")
+zenoh.ext.RecoveryConfig(periodic_queries=None, heartbeat=False)
 history.sample_miss_listener(on_sample)
 zenoh.ZBytes(5)
 payload.nothing

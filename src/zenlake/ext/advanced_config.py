@@ -7,7 +7,7 @@ import math
 import operator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import SupportsIndex, final
+from typing import Literal, SupportsIndex, final
 
 from zenlake.api.arguments import instance
 from zenlake.api.values.enums import CongestionControl, Priority
@@ -119,12 +119,13 @@ class RecoveryConfig:
     """
 
     periodic_queries: float | timedelta | None = None
-    heartbeat: bool | None = None
+    heartbeat: Literal[True] | None = None
 
     def __post_init__(self) -> None:
-        _instance("heartbeat", self.heartbeat, bool)
+        heartbeat: object = self.heartbeat
+        _instance("heartbeat", heartbeat, bool)
         seconds("periodic_queries", self.periodic_queries)
-        if (self.periodic_queries is not None) == bool(self.heartbeat) or self.heartbeat is False:
+        if (self.periodic_queries is not None) == bool(heartbeat) or heartbeat is False:
             raise ValueError("invalid parameters: give either periodic_queries or heartbeat=True")
 
 
