@@ -335,6 +335,31 @@ def test_addresses_that_need_a_zone_are_not_taken_for_those_of_the_host(
     hosts = ("fe80::1%eth0", "2001:db8::1")
     found = [(socket.AF_INET6, 0, 0, "", (host, 0, 0, 0)) for host in hosts]
     monkeypatch.setattr(sockets, "HAS_INTERFACE_CALLS", False)
+    monkeypatch.setattr(sockets, "FAR_AWAY", ())
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
     named = [interface.host for interface in sockets.interfaces()]
     assert named == ["2001:db8::1", "127.0.0.1", *(["::1"] if socket.has_ipv6 else [])]
+
+
+NAMELESS_HOST = """
+import socket
+from zenlake.link import sockets
+sockets.HAS_INTERFACE_CALLS = False
+socket.getaddrinfo = lambda *_: [(socket.AF_INET, 0, 0, "", ("127.0.0.1", 0))]
+print(*[(i.host, i.multicast) for i in sockets.interfaces() if ":" not in i.host])
+"""
+
+
+@pytest.mark.process
+def test_the_host_has_an_address_though_its_name_is_that_of_loopback() -> None:
+    need_tools("network namespaces", "ip", "unshare")
+    network = "ip link set lo up; ip addr add 10.77.0.1 dev lo; ip route add default dev lo src "
+    command = f'{network} 10.77.0.1; exec "$0" -c "$1"'
+    done = subprocess.run(
+        ["unshare", "-rn", "sh", "-c", command, sys.executable, NAMELESS_HOST],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "('10.77.0.1', True) ('127.0.0.1', False)\n", done

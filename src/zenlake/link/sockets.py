@@ -47,6 +47,7 @@ IFREQ = struct.Struct("16s H 2x 4s 16x")  # Name, then a sockaddr_in: family, po
 IFREQ_FLAGS = struct.Struct("16s H 22x")
 IFF_UP, IFF_RUNNING, IFF_MULTICAST = 0x1, 0x40, 0x1000
 MULTICAST_FLAGS = IFF_RUNNING | IFF_MULTICAST
+FAR_AWAY = "192.0.2.1", "2001:db8::1"  # Addresses that no host has (RFC 5737, RFC 3849).
 INET6_TABLE = Path("/proc/net/if_inet6")
 IFA_F_UNUSABLE = 0x40 | 0x08  # Tentative or duplicate addresses, which cannot be bound.
 
@@ -221,7 +222,8 @@ def interfaces(name: str | None = None) -> list[Interface]:
     """Return the addresses of every interface that is up, or of the interface `name`: those of
     IPv4 first, then by the interface's index, as the system lists interfaces.
 
-    On systems other than Linux they are those of the host's name and of loopback, without names.
+    On systems other than Linux they are those on the way to other networks, of the host's name and
+    of loopback, without names.
     """
     if not HAS_INTERFACE_CALLS:
         return [] if name else [*_named_addresses()]
@@ -237,8 +239,14 @@ def interfaces(name: str | None = None) -> list[Interface]:
 
 
 def _named_addresses() -> Iterator[Interface]:
-    """Yield the addresses of the host's name, then those of loopback."""
+    """Yield the addresses on the way to other networks and of the host's name, then loopback."""
     hosts: dict[str, bool] = {}
+    for far in FAR_AWAY:  # Some systems give the host's name the address of loopback alone.
+        with suppress(OSError), socket.socket(family_of(far), socket.SOCK_DGRAM) as sock:
+            sock.connect((far, 9))  # Chooses an address, and sends nothing.
+            host = str(sock.getsockname()[0])
+            if not is_zoned(host):
+                hosts[host] = not _ip(host).is_loopback
     with suppress(OSError):  # The name has no address.
         for *_, sockaddr in socket.getaddrinfo(socket.gethostname(), None):
             host = str(sockaddr[0]).partition("%")[0]
