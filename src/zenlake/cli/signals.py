@@ -68,10 +68,8 @@ class _RepeatedInterrupt:
         _thread.start_new_thread(self._send, ())
 
     def _send(self) -> None:
-        main = threading.main_thread().ident
-        assert main is not None
         while not self._is_handled:
-            signal.pthread_kill(main, signal.SIGINT)
+            _interrupt_main_thread()
             time.sleep(REPEAT_SECONDS)
         self._is_sending = False
 
@@ -85,6 +83,15 @@ class _RepeatedInterrupt:
             signal.signal(signal.SIGINT, self._before)
         if callable(self._before):
             self._before(number, frame)
+
+
+def _interrupt_main_thread() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(main, signal.SIGINT)
+    else:  # On Windows, where it ends no wait: the handler runs when the thread runs again.
+        _thread.interrupt_main()
 
 
 def _is_in_hook(frame: FrameType | None) -> bool:
