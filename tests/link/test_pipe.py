@@ -114,6 +114,16 @@ def test_a_file_that_is_not_a_pipe_is_left_alone(stage: Stage, tmp_path: Path) -
     assert (tmp_path / "p_uplink").read_text() == "precious"
 
 
+def test_a_missing_folder_is_named_as_the_cause_of_a_listener_alone(
+    stage: Stage, tmp_path: Path
+) -> None:
+    nowhere = EndPoint(f"unixpipe/{tmp_path}/missing/p")
+    with pytest.raises(LinkError, match="a folder of the path is missing"):
+        stage.listen(nowhere)
+    with pytest.raises(LinkError, match="no node listens there"):
+        stage.connect(nowhere)
+
+
 def test_the_lock_of_a_listener_is_seen_by_others(stage: Stage, tmp_path: Path) -> None:
     stage.listen()
     other = os.open(tmp_path / "p_uplink", os.O_RDWR | os.O_NONBLOCK)

@@ -16,7 +16,7 @@ from tests.support.runtime_nodes import Record, make_node, numbered
 from tests.support.serial_line import SerialLine
 from tests.support.waiting import until
 from zenlake import link as links
-from zenlake.errors import LinkError, ZError
+from zenlake.errors import InvalidLocator, LinkError, ZError
 from zenlake.link.base import Progress, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.link.serial import (
@@ -308,11 +308,12 @@ def test_a_link_that_cannot_be_watched_is_closed(
 
 
 @pytest.mark.parametrize(
-    "setting", ["baudrate=fast", "exclusive=yes", "tout=-1", "release_on_close=1"]
+    "setting", ["baudrate=fast", "baudrate=0", "exclusive=yes", "tout=-1", "release_on_close=1"]
 )
 def test_a_wrong_setting_is_refused_by_name(line: SerialLine, setting: str) -> None:
-    with pytest.raises(ZError, match=setting.partition("=")[0]):
+    with pytest.raises(InvalidLocator, match=setting.partition("=")[0]) as refused:
         links.listen(EndPoint(f"{other(line)}#{setting}"), LinkOptions())
+    assert "is the path right" not in str(refused.value)
 
 
 def test_a_missing_device_and_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,6 +145,11 @@ def test_a_path_that_cannot_be(stage: Stage, tmp_path: Path, path: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_missing_folder_is_named_as_the_cause(stage: Stage, tmp_path: Path) -> None:
+    with pytest.raises(LinkError, match="a folder of the path is missing"):
+        stage.listen(EndPoint(f"unixsock-stream/{tmp_path}/missing/s"))
+
+
 def test_a_full_queue_is_an_error_that_can_be_tried_again(stage: Stage, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as full, socket.socket(socket.AF_UNIX) as filler:
         full.bind(f"{tmp_path}/s")

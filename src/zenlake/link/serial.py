@@ -117,13 +117,16 @@ class _Port:
             for key in ("exclusive", "release_on_close")
         )
         del release  # A listener keeps its port either way.
-        baud = config.get("baudrate", str(BAUD_RATE))
+        text = config.get("baudrate", str(BAUD_RATE))
+        baud = parse_size(endpoint, "baudrate", text, MAX_BAUD_RATE)
+        if not baud:  # It would hang up.
+            raise InvalidLocator(f"{endpoint}: baudrate={text} is not a speed")
         wait = config.get("tout", str(RESET_MICROSECONDS))
         self.reset_seconds = parse_size(endpoint, "tout", wait, MAX_RESET_MICROSECONDS) / 1e6
         try:
             self._serial = serial.Serial(
                 endpoint.address,
-                baudrate=parse_size(endpoint, "baudrate", baud, MAX_BAUD_RATE),
+                baudrate=baud,
                 timeout=0,
                 inter_byte_timeout=0,  # A read of no bytes is then the end, not a pause.
                 write_timeout=0,

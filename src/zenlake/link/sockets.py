@@ -62,8 +62,12 @@ ADVICE = {
     errno.ECONNREFUSED: "no node listens there: start the other node, or correct the address",
     errno.EMSGSIZE: "the datagram is too large for the path to the peer: use smaller batches",
     errno.ENODEV: "no interface has this name",
-    errno.ENOENT: "no node listens there: start the other node, or correct the path",
 }
+NO_FILE_ADVICE = {
+    True: "no node listens there: start the other node, or correct the path",
+    False: "a folder of the path is missing: create it, or correct the path",
+}
+"Advice for a path that does not exist, by whether this node connects to it."
 
 
 class Address(NamedTuple):
@@ -90,6 +94,8 @@ def failed(name: str, what: str, error: OSError) -> LinkError:
     """Return `error` as a LinkError with the endpoint, the operation and advice."""
     cause = error.strerror or str(error)
     advice = ADVICE.get(error.errno or 0)
+    if error.errno == errno.ENOENT:
+        advice = NO_FILE_ADVICE[what == "connect"]
     broken = LinkError(f"{name}: {what}: {cause}" + (f" ({advice})" if advice else ""))
     broken.errno = error.errno
     return broken
