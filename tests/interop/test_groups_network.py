@@ -135,3 +135,15 @@ def test_a_member_that_is_silent_and_speaks_again(
     know_each_other(stays, sleeps)
     are_heard(sleeps, stays)
     are_heard(stays, sleeps)
+
+
+@pytest.mark.parametrize("api", [ZENOH, ZENLAKE])
+def test_a_member_whose_address_is_replaced(network: BridgedNetwork, api: str) -> None:
+    stays, process = member(network.process(api)), network.process(ZENLAKE)
+    moves = member(process)
+    for peer in (stays, moves):
+        peer.subscribe("from/**")
+    know_each_other(stays, moves)
+    network.move(process, old=2, new=99)
+    are_heard(moves, stays)
+    are_heard(stays, moves)

@@ -82,6 +82,14 @@ class BridgedNetwork:
         )
         return process
 
+    def move(self, process: ReferenceProcess, old: int, new: int) -> None:
+        """Give the process another IPv4 address instead of its own, by their last bytes."""
+        self._run(
+            f"ip addr del 10.77.0.{old}/24 dev {INTERFACE}",
+            f"ip addr add 10.77.0.{new}/24 dev {INTERFACE}",
+            where=process.pid,
+        )
+
     def _inside(self, where: int | None = None) -> tuple[str, ...]:
         """Return a command that runs another one in the bridge's namespace, or a process's."""
         user = ("-U", "--preserve-credentials", f"--net=/proc/{where or self._holder.pid}/ns/net")

@@ -74,6 +74,7 @@ class MulticastLink:
         self.unicast = sending
         "Socket that sends, and receives the datagrams to this node alone."
         host, self._port = sending.getsockname()[:2]
+        self._source = host
         self._hosts = {host}
         if sockets.is_wildcard(host):
             self._hosts = {i.host for i in sockets.interfaces()}
@@ -100,13 +101,18 @@ class MulticastLink:
         return self._send(data, address)
 
     @property
-    def has_interface(self) -> bool:
-        """Whether the interface exists on which the group was joined. Another one of its name does
-        not replace it."""
+    def is_usable(self) -> bool:
+        """Whether the interface exists on which the group was joined, and has the address to send
+        from unless it is down. Another interface of its name does not replace it."""
+        if not self._index:
+            return True
         try:
-            return not self._index or bool(socket.if_indextoname(self._index))
+            name = socket.if_indextoname(self._index)
         except OSError:
             return False
+        host, family = self._source.partition("%")[0], sockets.family_of(self._source)
+        here = {i.host for i in sockets.interfaces(name) if sockets.family_of(i.host) == family}
+        return not here or host in here
 
     def locator_of(self, address: tuple[str, int]) -> Locator:
         """Return the locator of the sender of a received datagram."""

@@ -363,7 +363,7 @@ class Group(SendingSession):
             except LinkError as error:  # The network may come back.
                 core.counters.drop_sent(DropReason.GROUP_LINK_FAILED)
                 self._node.log_limited("group", "cannot send to a group: %s", error)
-                if not self.link.has_interface:
+                if not self.link.is_usable:
                     self._reactor.call_soon(partial(self._fail, error))
             self._moved_at = now
             data = core.pull(now, full_only)
