@@ -28,6 +28,7 @@ from zenlake.api.config.config import Config
 from zenlake.api.config.opening import SessionSettings, StartConditions, open_node, read_settings
 from zenlake.api.config.schema import KEYS
 from zenlake.errors import AuthError, LinkError, SessionRefused, ZError
+from zenlake.link.settings import SETTINGS
 from zenlake.runtime.node import Node
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.autoconnect import ANY_ROLE, NO_ROLE, Strategy
@@ -242,6 +243,36 @@ def test_the_config_is_copied() -> None:
     meant = read_settings(given)
     given.insert_json5("mode", "'router'")
     assert meant.config.get_json("mode") == '"peer"'
+
+
+def test_settings_of_endpoints_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    told = config(
+        listen__endpoints=[
+            "tcp/127.0.0.1:0#ifaec=lo;so_sndbuf=65536",
+            "tls/127.0.0.1:0?prio=1-2#listen_private_key=/key;listen_private_key_file=/key",
+        ],
+        connect__endpoints=["quic/127.0.0.1:1?multistream=auto;prios=1#exit_on_failure=true"],
+    )
+    with caplog.at_level(logging.WARNING, "zenlake.config"):
+        read_settings(told)
+    assert [record.getMessage() for record in caplog.records] == [
+        "configuration: listen/endpoints: ifaec of tcp/127.0.0.1:0 has no effect here",
+        "configuration: listen/endpoints: listen_private_key of tls/127.0.0.1:0?prio=1-2 has no "
+        "effect here",
+        "configuration: connect/endpoints: prios of "
+        "quic/127.0.0.1:1?multistream=auto;prios=1 has no effect here",
+    ]
+
+
+@pytest.mark.parametrize("protocol", sorted(links.PROTOCOLS))
+def test_settings_of_every_protocol_are_known(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = sorted(SETTINGS[protocol] | {"retry_period_init_ms"})
+    endpoint = f"{protocol}/127.0.0.1:1?rel=1#{';'.join(f'{name}=1' for name in names)}"
+    with caplog.at_level(logging.WARNING, "zenlake.config"):
+        read_settings(config(connect__endpoints=[endpoint]))
+    assert caplog.records == []
 
 
 def test_what_is_not_honoured_is_said_by_every_opening(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+MATERIAL = (
+    "root_ca_certificate",
+    "listen_private_key",
+    "listen_certificate",
+    "connect_private_key",
+    "connect_certificate",
+)
+SWITCHES = ("enable_mtls", "verify_name_on_connect", "close_link_on_expiration")
+
 
 @dataclass(frozen=True)
 class TlsOptions:

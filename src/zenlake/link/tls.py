@@ -23,7 +23,7 @@ from zenlake.errors import LinkError
 from zenlake.link import tcp
 from zenlake.link.base import READ_BYTES, TransportLink
 from zenlake.link.layered import UNSENT_BYTES, LayeredLink
-from zenlake.link.options import LinkOptions, TlsOptions
+from zenlake.link.options import MATERIAL, SWITCHES, LinkOptions, TlsOptions
 from zenlake.link.sockets import (
     Address,
     StreamListener,
@@ -40,14 +40,6 @@ RECORD_BYTES = 16 * 1024  # Most plain bytes in one TLS record.
 MAX_PEM_BYTES = 4 * 1024 * 1024  # A bundle of all public authorities has a quarter of a MiB.
 MAX_NAME_CHARACTERS = 64  # Longest common name of a certificate (X.520).
 
-MATERIAL = (
-    "root_ca_certificate",
-    "listen_private_key",
-    "listen_certificate",
-    "connect_private_key",
-    "connect_certificate",
-)
-SWITCHES = ("enable_mtls", "verify_name_on_connect", "close_link_on_expiration")
 TRUTH = {"true": True, "false": False}
 
 CAUSES = {

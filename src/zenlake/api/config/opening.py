@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import reduce
+from itertools import chain
 from operator import or_
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -26,6 +27,7 @@ from zenlake.errors import LinkError, SessionRefused, ZError
 from zenlake.link.base import Listener, TransportLink
 from zenlake.link.multicast import MulticastLink
 from zenlake.link.options import LinkOptions, TlsOptions
+from zenlake.link.settings import without_effect
 from zenlake.link.sockets import names_group
 from zenlake.runtime.connector import Connector, Done
 from zenlake.runtime.discovery import DiscoveryConfig
@@ -102,11 +104,14 @@ def read_settings(config: Config) -> SessionSettings:
     own = get("id")
     zid = WireZenohId.parse(own) if own else WireZenohId(secrets.token_bytes(MAX_BYTES))
     groups = tuple(_connect_groups(get))
+    listen = tuple(EndPoint(text) for text in get("listen/endpoints"))
+    _warn_of_ignored_settings("listen/endpoints", listen)
+    _warn_of_ignored_settings("connect/endpoints", chain.from_iterable(groups))
     return SessionSettings(
         config=config,
         node=_node_config(get, role, zid, has_endpoints=bool(groups)),
         network=_network(get),
-        listen=tuple(EndPoint(text) for text in get("listen/endpoints")),
+        listen=listen,
         listen_retry=_retry(get, "listen", role),
         connect_groups=groups,
     )
@@ -148,6 +153,14 @@ def _warn_of_ignored_keys(config: Config) -> None:
     for key, value in changes(config):
         if KEYS[key].ignored and value != KEYS[key].unset:
             ignored_keys_log.warning("configuration: %s has no effect here", key)
+
+
+def _warn_of_ignored_settings(key: str, endpoints: Iterable[EndPoint]) -> None:
+    for endpoint in endpoints:
+        for name in without_effect(endpoint):
+            ignored_keys_log.warning(
+                "configuration: %s: %s of %s has no effect here", key, name, endpoint.locator
+            )
 
 
 def _retry(get: Get, section: str, role: WireWhatAmI) -> RetryPolicy:
