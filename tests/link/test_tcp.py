@@ -131,7 +131,7 @@ def test_a_name_has_all_its_addresses_and_the_first_that_works_is_listened_at(
 
 
 def test_a_multicast_group_is_no_peer() -> None:
-    with pytest.raises(LinkError, match=r"tcp/224\.0\.0\.224:7446.*multicast"):
+    with pytest.raises(LinkError, match=r"tcp/224\.0\.0\.224:7446.*put udp/224\.0\.0\.224:7446"):
         links.resolve(EndPoint("tcp/224.0.0.224:7446"))
 
 

@@ -136,7 +136,7 @@ def resolve(endpoint: EndPoint, kind: int = socket.SOCK_STREAM) -> list[Address]
     if not found:
         raise LinkError(
             f"{endpoint}: is a multicast group, and this needs one peer's address: "
-            "put it in listen/endpoints to join it"
+            f"put udp/{endpoint.address} in listen/endpoints to join it"
         )
     return found
 
