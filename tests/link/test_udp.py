@@ -289,8 +289,9 @@ def test_options_of_the_listener_are_those_of_its_links(stage: Stage, outside: E
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)[:2] == b"lo"
 
 
-def test_reliable_udp_is_refused(stage: Stage) -> None:
-    where = EndPoint("udp/127.0.0.1:7447?rel=1")
+@pytest.mark.parametrize("spelling", ["1", "01", "+1"])
+def test_reliable_udp_is_refused(stage: Stage, spelling: str) -> None:
+    where = EndPoint(f"udp/127.0.0.1:7447?rel={spelling}")
     for act in (
         lambda: links.resolve(where),
         lambda: links.listen(where, LinkOptions()),

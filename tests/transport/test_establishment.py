@@ -307,6 +307,11 @@ def test_an_endpoint_with_a_qos_that_does_not_exist_is_refused(metadata: str) ->
         qos_of(metadata)
 
 
+@pytest.mark.parametrize("metadata", ["prio=+2-06;rel=01", "rel=+1;prio=02-6", ";prio=2-6;rel=1;"])
+def test_the_numbers_of_a_qos_may_be_written_as_rust_reads_them(metadata: str) -> None:
+    assert qos_of(metadata) == LinkQos((2, 6), True)
+
+
 @pytest.mark.parametrize("metadata", ["prio=1-7", "prio=2-6;rel=1", "rel=0", ""])
 def test_a_qos_is_written_as_it_is_read(metadata: str) -> None:
     link_qos = qos_of(metadata)

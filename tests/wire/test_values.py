@@ -227,6 +227,7 @@ GOOD = [
     ("udp/h:1?prio=1-3#iface=lo;x=1|2", "udp", "h:1", {"prio": "1-3"}, {"iface": "lo", "x": "1|2"}),
     ("unixsock-stream//tmp/a.sock", "unixsock-stream", "/tmp/a.sock", {}, {}),
     ("tcp/h:1#b=2;a=1", "tcp", "h:1", {}, {"a": "1", "b": "2"}),
+    ("tcp/h:1?;b=2;;a=1;#c=3;", "tcp", "h:1", {"a": "1", "b": "2"}, {"c": "3"}),
 ]
 
 
@@ -244,7 +245,18 @@ def test_an_endpoint_is_read_into_its_parts_and_written_back(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "tcp", "tcp/", "/h:1", "tcp/h?", "tcp/h#", "tcp/h?=1", "tcp/h?a=1;;b=2", "t/" + "x" * 300],
+    [
+        "",
+        "tcp",
+        "tcp/",
+        "/h:1",
+        "tcp/h?",
+        "tcp/h#",
+        "tcp/h?=1",
+        "tcp/h?a=1;=2",
+        "tcp/h?;",
+        "t/" + "x" * 300,
+    ],
 )
 def test_bad_endpoints(text: str) -> None:
     with pytest.raises(InvalidLocator):

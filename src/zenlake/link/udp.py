@@ -21,6 +21,7 @@ from zenlake.link import sockets
 from zenlake.link.base import Listener, Progress
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address, SocketLink, failed, host_of, sockaddr_locator
+from zenlake.transport.link_qos import LinkQos
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint, Locator
 
@@ -299,7 +300,7 @@ def open_listener(
 
 
 def _refuse_reliable(endpoint: EndPoint) -> None:
-    if endpoint.metadata.get("rel") == "1":
+    if LinkQos.from_metadata(endpoint.metadata).reliable:
         raise LinkError(
             f"{endpoint}: reliable udp is QUIC without encryption, which is not supported: "
             "use tcp or quic, or rel=0"

@@ -33,10 +33,11 @@ class LinkQos:
         """Return the QoS that `prio=1-7;rel=1` of an endpoint names. InvalidLocator: it is not
         valid."""
         prio, rel = metadata.get(PRIO), metadata.get(REL)
-        if rel not in (None, "0", "1"):
+        reliable = None if rel is None else _read_number(rel)
+        if rel is not None and reliable not in (0, 1):
             raise InvalidLocator(f"rel={rel}: write rel=0 (best effort) or rel=1 (reliable)")
         priorities = None if prio is None else _read_range(prio)
-        return cls(priorities, None if rel is None else rel == "1")
+        return cls(priorities, None if reliable is None else bool(reliable))
 
     @classmethod
     def decode(cls, value: int) -> "LinkQos | None":
@@ -118,13 +119,17 @@ def choose_link(links: Sequence[LinkQos], reliable: bool, priority: int) -> int:
     return min(range(len(links)), key=misfit)
 
 
+def _read_number(text: str) -> int | None:
+    """Return a number as Rust reads it, with or without `+`; None: `text` is not one."""
+    digits = text.removeprefix("+")
+    return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
 def _read_range(text: str) -> PriorityRange:
-    first, dash, last = text.partition("-")
-    ends = (first, last if dash else first)
-    if all(end.isascii() and end.isdigit() and int(end) <= LAST_PRIORITY for end in ends):
-        numbers = int(ends[0]), int(ends[1])
-        if numbers[0] <= numbers[1]:
-            return numbers
+    start, dash, end = text.partition("-")
+    first, last = _read_number(start), _read_number(end if dash else start)
+    if first is not None and last is not None and first <= last <= LAST_PRIORITY:
+        return first, last
     raise InvalidLocator(
         f"prio={text}: write one priority, or the first and the last, of 0 to {LAST_PRIORITY}, "
         "such as prio=1-4"

@@ -14,13 +14,18 @@ MAX_BYTES = 255  # Its length has one byte on the wire (zenoh-protocol core/endp
 
 
 def _sorted_pairs(section: str, name: str, text: str) -> dict[str, str]:
-    """Return `k=v;k=v` as a dict in key order; of a repeated key the first counts."""
+    """Return `k=v;k=v` as a dict in key order; of a repeated key the first counts.
+
+    A `;` without a pair beside it counts for nothing, as in Rust (core/parameters.rs).
+    """
     pairs: dict[str, str] = {}
-    for item in section.split(";"):
+    for item in filter(None, section.split(";")):
         key, _, value = item.partition("=")
         if not key:
             raise InvalidLocator(f"{text!r}: the {name} needs key=value, not {item!r}")
         pairs.setdefault(key, value)
+    if not pairs:
+        raise InvalidLocator(f"{text!r}: the {name} needs key=value, not {section!r}")
     return dict(sorted(pairs.items()))
 
 
