@@ -320,6 +320,32 @@ def test_a_file_of_any_format_is_read_as_the_reference_reads_it(
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "mode: client\nconnect:\n#  endpoints: [tcp/a:1]\n",
+        "transport:\n  link:\n    tls:\n    tcp:\n  unicast:\n  auth:\n    usrpwd:\n",
+        "gateway:\nqos:\ndownsampling:\naggregation:\n  publishers:\n",
+        "connect:\n  retry:\nmetadata:\nnamespace:\n",
+        "# mode: client\n",
+        "plugins:\n",
+        "transport:\n  unicast:\n    lowlatency:\n",
+    ],
+)
+def test_what_a_yaml_file_leaves_empty_is_read_as_by_the_reference(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    try:
+        expected = str(zenoh.Config.from_file(path))
+    except zenoh.ZError:
+        with pytest.raises(ZError):
+            Config.from_file(path)
+        return
+    assert str(Config.from_file(path)) == expected
+
+
+@pytest.mark.parametrize(
     ("name", "text", "words"),
     [
         ("a", "{}", "use one of .json"),

@@ -18,7 +18,16 @@ from typing import Any, final
 import json5
 import yaml
 
-from zenlake.api.config.schema import KEYS, ROLES, TREE, Check, Field, Section, near_hint
+from zenlake.api.config.schema import (
+    KEYS,
+    ROLES,
+    TREE,
+    Check,
+    Field,
+    Section,
+    Struct,
+    near_hint,
+)
 from zenlake.errors import ZError
 from zenlake.wire.enums import WireWhatAmI
 
@@ -253,7 +262,23 @@ def _reject_constant(name: str) -> float:
 
 
 def _read_yaml(text: str) -> Any:
-    return yaml.safe_load(text)
+    return _fill_empty(Field(TREE, "section"), yaml.safe_load(text))
+
+
+def _fill_empty(field: Field, value: Any) -> Any:
+    """Return `value` with objects and lists for the sections that a YAML file leaves empty, as Rust
+    reads them."""
+    if value is None and isinstance(field.check, Struct):
+        return {}
+    if value is None and field.kind.startswith("list of "):
+        return []
+    if isinstance(field.check, Section) and isinstance(value, dict):
+        known = field.check.fields
+        return {
+            name: _fill_empty(known[name], item) if name in known else item
+            for name, item in value.items()
+        }
+    return value
 
 
 READERS: dict[str, Callable[[str], Any]] = {
