@@ -329,9 +329,13 @@ def test_a_file_of_any_format_is_read_as_the_reference_reads_it(
         "# mode: client\n",
         "plugins:\n",
         "transport:\n  unicast:\n    lowlatency:\n",
+        "mode: client\nmode: peer\n",
+        "transport:\n  unicast: {max_links: 2}\n  unicast: {lowlatency: true}\n",
+        "connect: {endpoints: [tcp/a:1]}\nlisten: {endpoints: [tcp/a:1]}\n",
+        "metadata: {began: 2020-01-01, again: {began: 2020-01-01T10:20:30Z}}\n",
     ],
 )
-def test_what_a_yaml_file_leaves_empty_is_read_as_by_the_reference(
+def test_a_yaml_file_with_empty_sections_repeated_keys_or_dates_is_read_as_by_the_reference(
     tmp_path: Path, text: str
 ) -> None:
     path = tmp_path / "a.yaml"
@@ -354,6 +358,7 @@ def test_what_a_yaml_file_leaves_empty_is_read_as_by_the_reference(
         ("a.json5", "{foo: 1}", "unknown field `foo`"),
         ("a.yaml", "foo: 1", "unknown field `foo`"),
         ("a.yaml", "{", "flow node"),
+        ("a.yaml", "listen: {}\nmode: peer\nmode: peer", "duplicate field `mode`"),
         ("a.yaml", "[]", "an object is wanted"),
         ("a.toml", "mode 1", "line 1"),
         ("a.json", b"\xff", "byte 0 is not UTF-8"),

@@ -33,6 +33,7 @@ from zenlake.wire.enums import WireWhatAmI
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 FREE = "plugins"  # Section below which any key and value is allowed.
+_YAML_DATE = "tag:yaml.org,2002:timestamp"
 _JSON5_ERROR = re.compile(r'<string>:(\d+) Unexpected "?(.*?)"? at column (\d+)')
 PRIVATE = "private"  # Name in the FREE section below which values are not printed.
 
@@ -261,8 +262,29 @@ def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not a value for a configuration")
 
 
+class _YamlLoader(yaml.SafeLoader):
+    """Loader that refuses repeated keys and takes dates for texts, as Rust does."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _YAML_DATE]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"duplicate field `{key.value}`", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _read_yaml(text: str) -> Any:
-    return _fill_empty(Field(TREE, "section"), yaml.safe_load(text))
+    return _fill_empty(Field(TREE, "section"), yaml.load(text, _YamlLoader))
 
 
 def _fill_empty(field: Field, value: Any) -> Any:
