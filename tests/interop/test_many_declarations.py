@@ -20,6 +20,8 @@ CYCLES = 70_000  # More than there are key ids.
 AT_ONCE = 60_000
 SESSIONS = 6  # One eclipse-zenoh session takes minutes to declare tens of thousands of keys.
 FOR_ONE = 11_000  # Publishers of one session.
+LONG = 65_000  # Tokens on long keys: more bytes than may wait for a session that takes nothing.
+LONG_KEY = 500  # Characters of a key.
 
 
 @pytest.fixture
@@ -113,6 +115,23 @@ def test_60_000_tokens_at_once(net: Net) -> None:
     )
     until(lambda: len(alive), lambda found: found == AT_ONCE, PATIENCE)
     assert neighbours <= net.neighbours()
+    assert not net.router.stats().dropped
+
+
+def test_tokens_on_long_keys_reach_a_session_that_opens_later(net: Net) -> None:
+    prefix, side, late = unique("long"), net.open(OURS), net.open(OURS)
+    kept = [
+        side.session.liveliness().declare_token(f"{prefix}/{n}/".ljust(LONG_KEY, "x"))
+        for n in range(LONG)
+    ]
+    until(lambda: net.router.tables()["TOKENS keys"], lambda keys: keys == len(kept), PATIENCE)
+    neighbours = net.neighbours()
+    alive: set[str] = set()
+    late.session.liveliness().declare_subscriber(
+        f"{prefix}/**", lambda sample: alive.add(str(sample.key_expr)), history=True
+    )
+    until(lambda: len(alive), lambda found: found == LONG, PATIENCE)
+    assert neighbours == net.neighbours()
     assert not net.router.stats().dropped
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -24,6 +25,9 @@ SIZE = 60_000
 MESSAGES = 2 * BACKLOG_BYTES // SIZE
 SLOW_SECONDS = 0.002  # Time that a slow subscriber takes per message.
 NO_TIME = "congestion_no_wait"
+LARGE = BACKLOG_BYTES + (8 << 20)  # Bytes of a message.
+HALF = BACKLOG_BYTES // 2
+LARGE_MESSAGES = 3
 
 
 class Watched(Net):
@@ -174,3 +178,44 @@ def test_one_that_takes_its_replies_slowly_gets_them_all(net: Watched, api: Any)
         until(lambda: count, lambda found: found == MESSAGES, PATIENCE)
     assert net.ends() == []
     assert net.router.stats().dropped == {}
+
+
+@pytest.mark.parametrize(("senders", "size"), [(1, LARGE), (6, HALF)])
+def test_large_messages_wait_for_one_that_makes_progress(
+    net: Watched, senders: int, size: int
+) -> None:
+    """However large they are together: the senders wait."""
+    key = unique("large")
+    counting = Counting(net.open(THEIRS), key)
+    sides = [net.open(THEIRS) for _ in range(senders)]
+    payload = bytes(size)
+
+    def put(side: Side) -> None:
+        for _ in range(LARGE_MESSAGES):
+            side.session.put(key, payload, congestion_control=THEIRS.CongestionControl.BLOCK)
+
+    for side in sides:
+        side.matching(key)
+    with ThreadPoolExecutor(senders) as pool:
+        assert list(pool.map(put, sides)) == [None] * senders
+    until(lambda: counting.count, lambda found: found == senders * LARGE_MESSAGES, PATIENCE)
+    assert net.ends() == []
+    assert net.router.stats().dropped == {}
+
+
+def test_large_replies_wait_for_one_that_makes_progress(net: Watched) -> None:
+    """Of a queryable of ours, and of the router that passes them on."""
+    key = unique("large")
+    asking, other = net.open(THEIRS), net.open(OURS)
+    payload = bytes(LARGE)
+
+    def answer(query: Any) -> None:
+        with query:
+            for number in range(LARGE_MESSAGES):
+                query.reply(f"{key}/{number}", payload)
+
+    with other.session.declare_queryable(f"{key}/*", answer):
+        asking.answered(f"{key}/*")
+        replies = asking.session.get(f"{key}/*", timeout=PATIENCE)
+        assert [len(reply.ok.payload) for reply in replies] == [LARGE] * LARGE_MESSAGES
+    assert net.ends() == []

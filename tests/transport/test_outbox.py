@@ -31,6 +31,8 @@ from zenlake.transport.outbox import (
     FLUSH_SECONDS,
     FRAGMENT_DROP_SECONDS,
     LANE_BATCHES,
+    MAX_BACKLOG_BYTES,
+    STUCK_SECONDS,
     Outbox,
     PushResult,
 )
@@ -619,13 +621,13 @@ def test_nobody_overtakes_the_backlog() -> None:
     assert contents(drain(outbox))[-1] == put(b"kept")
 
 
-def test_the_backlog_is_limited_in_bytes_and_in_number() -> None:
+def test_the_backlog_of_a_stuck_link_is_limited_in_bytes_and_in_number() -> None:
     outbox = make(65535, max_message=64 << 20)
     outbox.push(put(bytes(200_000)))
     large = encoded(put(bytes(1 << 20)))
-    taken = 0
-    while outbox.push_beyond(large, DATA, True, START):
-        taken += 1
+    taken, now = 0, START
+    while outbox.push_beyond(large, DATA, True, now):
+        taken, now = taken + 1, START + STUCK_SECONDS
     assert taken == BACKLOG_BYTES // (len(large) + BACKLOG_ENTRY_BYTES)
     assert outbox._backlog_bytes <= BACKLOG_BYTES
     drain(outbox)
@@ -634,7 +636,24 @@ def test_the_backlog_is_limited_in_bytes_and_in_number() -> None:
     small.push(put(bytes(200_000)))
     message = encoded(put())
     most = BACKLOG_BYTES // (len(message) + BACKLOG_ENTRY_BYTES)
-    assert sum(small.push_beyond(message, DATA, True, START) for _ in range(most + 5)) == most
+    assert small.push_beyond(message, DATA, True, START)
+    now = START + STUCK_SECONDS
+    assert sum(small.push_beyond(message, DATA, True, now) for _ in range(most + 5)) == most - 1
+
+
+def test_the_backlog_of_a_link_that_moves_is_larger() -> None:
+    outbox = make(65535, max_message=64 << 20)
+    outbox.push(put(bytes(200_000)))
+    large = encoded(put(bytes(40 << 20)))
+    assert outbox.push_beyond(large, DATA, True, START)
+    assert outbox.push_beyond(large, DATA, True, START)
+    now = START + STUCK_SECONDS
+    assert not outbox.push_beyond(large, DATA, True, now)
+    assert outbox.pull(now) is not None
+    taken = 2
+    while outbox.push_beyond(large, DATA, True, now):
+        taken += 1
+    assert taken == MAX_BACKLOG_BYTES // (len(large) + BACKLOG_ENTRY_BYTES)
 
 
 @pytest.mark.parametrize("pulled", [0, 2])

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from zenlake.runtime.local_delivery import Backpressured
 from zenlake.runtime.session_face import SessionFace
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.transport.outbox import BLOCK_SECONDS
+from zenlake.transport.outbox import BLOCK_SECONDS, STUCK_SECONDS
 
 if TYPE_CHECKING:
     from zenlake.runtime.exchange import Exchange
 
 MAX_LAG_BYTES = 8 << 20  # Backlog per receiver above which the sessions that send to it are paused.
-STUCK_SECONDS = 0.5  # A receiver without progress for this long is stuck and pauses no session.
 RECHECK_SECONDS = 0.01  # Interval at which a lagging receiver is looked at.
 
 
@@ -51,7 +50,7 @@ class Backpressure:
 
     def _is_lagging(self, session: TransportSession, patience: float = STUCK_SECONDS) -> bool:
         """Whether `session` has a large backlog of messages that must not be dropped, and makes
-        progress with it."""
+        progress with it: one that is stuck pauses no session."""
         waiting, since = session.lag
         if since is None or waiting <= MAX_LAG_BYTES:
             return False

@@ -553,12 +553,15 @@ class SendingSession(ABC):
         if qos.congestion_control is WireCongestionControl.DROP or waits:
             outbox.counters.drop_sent(DropReason.CONGESTION_NO_WAIT)
             return False
-        stalls = outbox.stalled_at is None
-        if outbox.push_beyond(message, qos, reliable, now):
-            self._reactor.call_soon(self.flush)
-            if stalls and self._core is not None:  # The core's deadline depends on it.
-                self._reactor.call_soon(self._rearm)
-            return True
+        for flushed in (False, True):
+            stalls = outbox.stalled_at is None
+            if outbox.push_beyond(message, qos, reliable, now):
+                self._reactor.call_soon(self.flush)
+                if stalls and self._core is not None:  # The core's deadline depends on it.
+                    self._reactor.call_soon(self._rearm)
+                return True
+            if not flushed:  # The link may take more: this thread has not written for a while.
+                self._flush(now)
         outbox.counters.drop_sent(DropReason.CONGESTION_BACKLOG)
         self._close_stuck()
         return False

@@ -43,6 +43,10 @@ from zenlake.wire.qos import BLOCK, BLOCK_FIRST, PRIORITY_BITS
 
 LANE_BATCHES = 4  # Sealed batches that may wait in one lane.
 BACKLOG_BYTES = 32 << 20  # Bytes beyond full lanes, for callers that cannot wait themselves.
+MAX_BACKLOG_BYTES = 512 << 20
+"""The same while the link makes progress: its senders wait, but each may be in the middle of a
+large message, and an interest may be answered with any number of declarations."""
+STUCK_SECONDS = 0.5  # A link that has taken nothing for this long makes no progress.
 BACKLOG_ENTRY_BYTES = 128  # Memory of one backlog entry beside its message.
 KEPT_BYTES = 1 << 20  # Bytes of sent batches that one of several links keeps.
 CONTROL_MESSAGES = 16  # KEEP_ALIVE, CLOSE and JOIN messages that may wait.
@@ -449,7 +453,8 @@ class Outbox:
             message = encode(NETWORK.write, message)
         self.check_size(len(message))
         size = len(message) + BACKLOG_ENTRY_BYTES
-        if self._backlog_bytes + size > BACKLOG_BYTES:
+        moves = self.stalled_at is None or now < self.stalled_at + STUCK_SECONDS
+        if self._backlog_bytes + size > (MAX_BACKLOG_BYTES if moves else BACKLOG_BYTES):
             return False
         self._backlog_bytes += size
         lane = self._lane_of[qos & PRIORITY_BITS]
