@@ -21,9 +21,11 @@ from tests.support.runtime_nodes import (
     port_of,
 )
 from tests.support.waiting import until
+from zenlake.link.udp import READ_DATAGRAM, WAITING_BYTES
 from zenlake.runtime import node as node_module
 from zenlake.runtime.node import Node
 from zenlake.transport.admission import AdmissionLimits
+from zenlake.wire.batch import write_batch
 from zenlake.wire.enums import CloseReason, WireWhatAmI
 from zenlake.wire.init import Init
 from zenlake.wire.open import Open
@@ -86,6 +88,27 @@ def test_500_clients_at_once_all_open(pending: int) -> None:
         assert {session.zid for session in handler.sessions} == {peer.zid for peer in peers}
         assert node.refused == {}
         assert node.pending == 0
+
+
+def test_500_clients_at_once_are_heard_over_udp() -> None:
+    """Their first datagrams wait in the kernel while the I/O thread does something else."""
+    most = int(Path("/proc/sys/net/core/rmem_max").read_text())
+    if most < WAITING_BYTES // 4:
+        pytest.skip(f"the kernel keeps {most:,} bytes per socket at most")
+    with make_node() as node, ExitStack() as stack:
+        port = port_of(node.listen("udp/127.0.0.1:0"))
+        gate = threading.Event()
+        stack.callback(gate.set)
+        node.reactor.call_soon(partial(hold, gate))
+        clients = []
+        for _ in range(CLIENTS):
+            client = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            client.settimeout(PATIENCE)
+            client.connect(("127.0.0.1", port))
+            client.send(write_batch([Init(new_zid(), WireWhatAmI.CLIENT)]))
+            clients.append(client)
+        gate.set()
+        assert all(client.recv(READ_DATAGRAM) for client in clients)
 
 
 def test_no_more_handshakes_than_the_limit_are_under_way(
