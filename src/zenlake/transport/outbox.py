@@ -43,7 +43,7 @@ from zenlake.wire.qos import BLOCK, BLOCK_FIRST, PRIORITY_BITS
 
 LANE_BATCHES = 4  # Sealed batches that may wait in one lane.
 BACKLOG_BYTES = 32 << 20  # Bytes beyond full lanes, for callers that cannot wait themselves.
-MAX_BACKLOG_BYTES = 512 << 20
+MAX_BACKLOG_BYTES = 128 << 20
 """The same while the link makes progress: its senders wait, but each may be in the middle of a
 large message, and an interest may be answered with any number of declarations."""
 STUCK_SECONDS = 0.5  # A link that has taken nothing for this long makes no progress.
