@@ -18,7 +18,7 @@ from zenlake.errors import LinkError
 from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import split_host
-from zenlake.link.udp import EARLY_DATAGRAMS, MTU, UdpLink, UdpListener, _Arrival
+from zenlake.link.udp import EARLY_DATAGRAMS, MTU, RECEIVE_BYTES, UdpLink, UdpListener, _Arrival
 from zenlake.wire.locator import EndPoint
 
 PEERS = 200
@@ -287,6 +287,28 @@ def test_options_of_the_listener_are_those_of_its_links(stage: Stage, outside: E
         assert sock.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == 40
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 100_000
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)[:2] == b"lo"
+
+
+def receive_buffer(fileno: int) -> int:
+    with socket.fromfd(fileno, socket.AF_INET, socket.SOCK_DGRAM) as same:
+        return same.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+
+
+@pytest.mark.parametrize("own", ["", "#so_rcvbuf=10000"])
+def test_both_ends_have_large_receive_buffers_unless_their_endpoints_say_otherwise(
+    stage: Stage, own: str
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as largest:
+        largest.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+        expected = receive_buffer(largest.fileno())
+    listener = listen(stage, f"udp/127.0.0.1:0{own}")
+    link = stage.connect(EndPoint(f"{listener.locators[0]}{own}"))
+    link.send(b"first")
+    sizes = [receive_buffer(end.fileno()) for end in (listener, link, accept(stage, listener))]
+    if own:
+        assert max(sizes) <= 20_000
+    else:
+        assert sizes == [expected] * 3
 
 
 @pytest.mark.parametrize("spelling", ["1", "01", "+1"])

@@ -21,7 +21,7 @@ from tests.support.runtime_nodes import (
     port_of,
 )
 from tests.support.waiting import until
-from zenlake.link.udp import READ_DATAGRAM, WAITING_BYTES
+from zenlake.link.udp import READ_DATAGRAM, RECEIVE_BYTES
 from zenlake.runtime import node as node_module
 from zenlake.runtime.node import Node
 from zenlake.transport.admission import AdmissionLimits
@@ -93,7 +93,7 @@ def test_500_clients_at_once_all_open(pending: int) -> None:
 def test_500_clients_at_once_are_heard_over_udp() -> None:
     """Their first datagrams wait in the kernel while the I/O thread does something else."""
     most = int(Path("/proc/sys/net/core/rmem_max").read_text())
-    if most < WAITING_BYTES // 4:
+    if most < RECEIVE_BYTES // 4:
         pytest.skip(f"the kernel keeps {most:,} bytes per socket at most")
     with make_node() as node, ExitStack() as stack:
         port = port_of(node.listen("udp/127.0.0.1:0"))

@@ -36,9 +36,9 @@ PKTINFO = struct.Struct("i 4s 4s")  # Interface, local address to answer from, d
 PKTINFO6 = struct.Struct("16s i")
 SO_TIMESTAMPNS = 35
 TIMESPEC = struct.Struct("@ll")  # Seconds and nanoseconds at which the kernel got a datagram.
-WAITING_BYTES = 4 << 20
-"""Receive buffer of a listener without `so_rcvbuf`, as far as the system allows it: the first
-datagrams of many peers wait there, about 250 in that of Linux, and few peers repeat one."""
+RECEIVE_BYTES = 4 << 20
+"""Receive buffer without `so_rcvbuf`, as far as the system allows it. That of Linux holds the first
+datagrams of 250 peers, or three fragments of a message; no lost datagram is sent again."""
 ANCILLARY_BYTES = 256  # Room for PKTINFO, PKTINFO6 and TIMESPEC with their headers: 104 bytes.
 SEND_LATER = {errno.EAGAIN, errno.ENOBUFS}
 
@@ -228,6 +228,7 @@ class UdpListener(Listener):
                 only = self._socket.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
             sockets.bind_to_interface(self._endpoint, sock)
+            _enlarge(sock, self._endpoint)
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             sock.bind(arrival.local)
             sock.connect(arrival.peer)
@@ -278,6 +279,7 @@ def listen(endpoint: EndPoint, options: LinkOptions) -> UdpListener:
 def open_link(endpoint: EndPoint, address: Address) -> UdpLink:
     """Return a link to the address, for any protocol that is made of datagrams."""
     sock = sockets.connect(endpoint, address, socket.SOCK_DGRAM)
+    _enlarge(sock, endpoint)
     return UdpLink(sock, endpoint.protocol, address.sockaddr, endpoint)
 
 
@@ -295,13 +297,19 @@ def open_listener(
     # Set after bind(), which thus fails if the port is in use; lets the peers' sockets share it.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    if "so_rcvbuf" not in endpoint.config:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WAITING_BYTES)
+    _enlarge(sock, endpoint)
     if sock.family == socket.AF_INET:
         sock.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
     else:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
     return UdpListener(sock, endpoint, locate(endpoint, sock), admits)
+
+
+def _enlarge(sock: socket.socket, endpoint: EndPoint) -> None:
+    """Give a socket a large receive buffer, unless the endpoint says its size."""
+    if "so_rcvbuf" not in endpoint.config:
+        with suppress(OSError):  # Linux gives less instead, some systems refuse.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
 
 def _refuse_reliable(endpoint: EndPoint) -> None:

@@ -44,8 +44,8 @@ from zenlake.wire.qos import BLOCK, BLOCK_FIRST, PRIORITY_BITS
 LANE_BATCHES = 4  # Sealed batches that may wait in one lane.
 BACKLOG_BYTES = 32 << 20  # Bytes beyond full lanes, for callers that cannot wait themselves.
 MAX_BACKLOG_BYTES = 128 << 20
-"""The same while the link makes progress: its senders wait, but each may be in the middle of a
-large message, and an interest may be answered with any number of declarations."""
+"""Bytes beyond full lanes of a link that makes progress: its senders wait, but each may be in the
+middle of a large message, and an interest may be answered with any number of declarations."""
 STUCK_SECONDS = 0.5  # A link that has taken nothing for this long makes no progress.
 BACKLOG_ENTRY_BYTES = 128  # Memory of one backlog entry beside its message.
 KEPT_BYTES = 1 << 20  # Bytes of sent batches that one of several links keeps.
