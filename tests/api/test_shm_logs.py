@@ -21,6 +21,7 @@ from zenlake.api.config import logging_env
 def test_every_name_of_the_reference_is_there() -> None:
     names = {name for name in dir(zenoh.shm) if not name.startswith("_")}
     assert names == set(shm.__all__)
+    assert names <= set(dir(shm))
     for name in names:
         theirs, ours = getattr(zenoh.shm, name), getattr(shm, name)
         for member in (name for name in dir(theirs) if not name.startswith("_")):

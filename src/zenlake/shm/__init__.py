@@ -42,3 +42,7 @@ if not TYPE_CHECKING:  # Checkers know the names from above, and that there are 
 
             return getattr(provider, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        """Return all names, also of what is not loaded yet."""
+        return sorted({*globals(), *__all__})
