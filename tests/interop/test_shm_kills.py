@@ -206,6 +206,65 @@ def test_without_llvmlite_payloads_take_the_network() -> None:
             process.kill()
 
 
+BROKEN = """
+import sys
+class Broken:
+    def find_spec(self, name, *_):
+        if name == "llvmlite.binding":
+            raise OSError("libllvmlite.so: cannot open shared object file")
+sys.meta_path.insert(0, Broken())
+"""
+TWO_WAYS = """
+sub = session.declare_subscriber(KEY, lambda sample: session.put(KEY + "/back", b"got"))
+say("ready")
+for line in sys.stdin:
+    session.put(KEY + "/back", PAYLOAD)
+    try:
+        api.shm.ShmProvider.default_backend(4096)
+    except api.ZError as error:
+        say(error)
+    say([transport.shm_declined for transport in session.info.transports()])
+"""
+
+
+def test_with_a_broken_llvmlite_payloads_take_the_network() -> None:
+    with (
+        listening(THEIRS) as (session, at),
+        subprocess.Popen(
+            [sys.executable, "-c", BROKEN + PEER + TWO_WAYS, "zenlake", at],
+            env=python_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        try:
+            peer = Child(process)
+            assert peer.ready == "ready"
+            assert process.stdin is not None
+            back: list[bytes] = []
+            sub = session.declare_subscriber(
+                f"{KEY}/back", lambda sample: back.append(sample.payload.to_bytes())
+            )
+            publisher = session.declare_publisher(KEY)
+            until(lambda: publisher.matching_status.matching)
+
+            def is_received() -> bool:
+                publisher.put(PAYLOAD)
+                return b"got" in back
+
+            # The session ends by the first pointer, and opens again without shared memory.
+            until(is_received, pause=lambda: time.sleep(0.2))
+            process.stdin.write("put\n")
+            process.stdin.flush()
+            until(lambda: PAYLOAD in back)
+            assert "llvmlite does not load" in peer.line()
+            assert "llvmlite does not load" in peer.line()
+            sub.undeclare()
+        finally:
+            process.kill()
+
+
 LAST_WORDS = """
 pub = session.declare_publisher(KEY, congestion_control=api.CongestionControl.BLOCK)
 while not pub.matching_status.matching:

@@ -128,9 +128,9 @@ class Arena:
         if size > MAX_BYTES - GRAIN:
             raise ShmError(f"shared memory of {size} bytes: the most is {MAX_BYTES - GRAIN}")
         self.size = -(-size // GRAIN) * GRAIN
+        self.native = native.load()
         self.segment = Segment.create(self.size, SEGMENT_BITS)
         self._headers = headers
-        self.native = native.load()
         self._lock = threading.Lock()
         self._top = 0
         "Offset from which on no buffer was made yet."

@@ -242,7 +242,11 @@ class ShmSteps:
             # Without counters a Rust node takes a buffer back after 0.1 s: what reads it is loaded
             # before the first one comes.
             import_module("zenlake.shm.views")
-            native.load()
+            try:
+                native.load()
+            except native.NotCompiled as error:
+                self.declined = str(error)
+                return None
             w.u8("counters", NO_COUNTERS)
             return bytes(w.out)
         counters = self._own.lease()

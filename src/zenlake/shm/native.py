@@ -8,6 +8,8 @@ import ctypes
 import threading
 from typing import Any, NamedTuple
 
+from zenlake.errors import ZError
+
 VALID, INVALIDATED, REUSED = 0, 1, 2  # What `hold` and `finish` say of a buffer.
 
 # Offsets are those of a buffer's header (headers.py): 0 references, 4 invalidated, 8 generation.
@@ -251,17 +253,36 @@ class Native(NamedTuple):
     " rounds."
 
 
+class NotCompiled(ZError):
+    """The functions cannot be compiled here: llvmlite is installed, and does not load.
+
+    Not an error of one payload: a session that receives pointers ends by it, and is opened again
+    without shared memory.
+    """
+
+
 _lock = threading.Lock()
 _native: Native | None = None
+_failure: str | None = None
+
+
+def failure() -> str | None:
+    """Return why the functions cannot be compiled; None: they can, or it was not tried."""
+    return _failure
 
 
 def load() -> Native:
-    """Return the functions, compiled on the first call."""
-    global _native
+    """Return the functions, compiled on the first call. NotCompiled: llvmlite does not load."""
+    global _native, _failure
     if _native is None:
         with _lock:
+            if _native is None and _failure is None:
+                try:
+                    _native = _compile()
+                except Exception as error:  # noqa: BLE001  # A broken installation raises any.
+                    _failure = f"llvmlite does not load, which the atomic operations need: {error}"
             if _native is None:
-                _native = _compile()
+                raise NotCompiled(f"{_failure}: install numba again, or turn shared memory off")
     return _native
 
 

@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 
+from zenlake.shm import native
 from zenlake.shm.arena import Arena, SharedBuffer
 from zenlake.shm.foreign import ForeignMemory
 from zenlake.shm.handshake import OwnSegment, ShmSteps
@@ -134,6 +135,7 @@ class NodeShm:
     def steps(self, *, reliable: bool) -> ShmSteps | None:
         """Return the steps of a handshake over one link; None: shared memory cannot be used."""
         with self._lock:
+            self.declined = self.declined or native.failure()
             if self.declined is not None:
                 return None
             if self._own is None:
@@ -203,7 +205,7 @@ class NodeShm:
             if self._pool is None and not self._pool_failed:
                 try:
                     self._pool = process_memory().new_arena(self.config.pool_bytes)
-                except ShmError as error:
+                except (ShmError, native.NotCompiled) as error:
                     self._pool_failed = True
                     # Its text alone: its frames hold the query that the payload answers.
                     log.warning("large payloads go over the network: %s", str(error))

@@ -185,7 +185,10 @@ class ShmSession:
         if not sent:  # The session has ended.
             return None, None
         counter = sent[qos & PRIORITY_BITS]
-        functions = native.load()
+        try:
+            functions = native.load()
+        except native.NotCompiled:
+            return None, None
         buffer = own_buffer(payload)
         if buffer is not None:
             functions.add(buffer.header_address, 1)
