@@ -12,8 +12,9 @@ from tests.support.namespaces import need_tools
 from tests.support.waiting import until_found
 from zenlake.errors import InvalidLocator, LinkError
 from zenlake.link import sockets
-from zenlake.link.multicast import RECEIVE_BYTES, MulticastLink, join
+from zenlake.link.multicast import MulticastLink, join
 from zenlake.link.options import LinkOptions
+from zenlake.link.udp import RECEIVE_BYTES
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint
 

@@ -11,21 +11,23 @@ import ipaddress
 import socket
 import struct
 import threading
-from contextlib import suppress
 from typing import Any
 
 from zenlake.errors import InvalidLocator, LinkError
 from zenlake.link import sockets
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address, failed, host_of, sockaddr_locator
-from zenlake.link.udp import MTU, READ_DATAGRAM, SEND_LATER, SKIPPED_AT_ONCE
+from zenlake.link.udp import (
+    MTU,
+    READ_DATAGRAM,
+    SEND_LATER,
+    SKIPPED_AT_ONCE,
+    enlarge_receive_buffer,
+)
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint, Locator
 
 MAX_TTL = 255
-RECEIVE_BYTES = 4 << 20
-"""Receive buffer of a group's socket without `so_rcvbuf`, as far as the system allows it. Rust
-sends the fragments of a message without a pause, and no lost datagram is sent again."""
 MAX_GROUPS = 20  # Groups that Linux lets one socket join (igmp_max_memberships).
 
 # Options of Linux, without which a bound socket receives every group that any process of this
@@ -251,9 +253,7 @@ def _hearing_socket(
             sock.setsockopt(*MULTICAST_ALL[group.family], 0)
         if group.family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if "so_rcvbuf" not in endpoint.config:
-            with suppress(OSError):  # Linux gives less instead, some systems refuse.
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+        enlarge_receive_buffer(sock, endpoint)
         sock.bind((WILDCARD[group.family], group.sockaddr[1]))
         for host in [group.sockaddr[0], *_more_groups(endpoint, group.family)]:
             _join_group(sock, host, source.sockaddr[0], index)

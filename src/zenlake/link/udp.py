@@ -228,7 +228,7 @@ class UdpListener(Listener):
                 only = self._socket.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
             sockets.bind_to_interface(self._endpoint, sock)
-            _enlarge(sock, self._endpoint)
+            enlarge_receive_buffer(sock, self._endpoint)
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             sock.bind(arrival.local)
             sock.connect(arrival.peer)
@@ -279,7 +279,7 @@ def listen(endpoint: EndPoint, options: LinkOptions) -> UdpListener:
 def open_link(endpoint: EndPoint, address: Address) -> UdpLink:
     """Return a link to the address, for any protocol that is made of datagrams."""
     sock = sockets.connect(endpoint, address, socket.SOCK_DGRAM)
-    _enlarge(sock, endpoint)
+    enlarge_receive_buffer(sock, endpoint)
     return UdpLink(sock, endpoint.protocol, address.sockaddr, endpoint)
 
 
@@ -297,7 +297,7 @@ def open_listener(
     # Set after bind(), which thus fails if the port is in use; lets the peers' sockets share it.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    _enlarge(sock, endpoint)
+    enlarge_receive_buffer(sock, endpoint)
     if sock.family == socket.AF_INET:
         sock.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
     else:
@@ -305,7 +305,7 @@ def open_listener(
     return UdpListener(sock, endpoint, locate(endpoint, sock), admits)
 
 
-def _enlarge(sock: socket.socket, endpoint: EndPoint) -> None:
+def enlarge_receive_buffer(sock: socket.socket, endpoint: EndPoint) -> None:
     """Give a socket a large receive buffer, unless the endpoint says its size."""
     if "so_rcvbuf" not in endpoint.config:
         with suppress(OSError):  # Linux gives less instead, some systems refuse.
