@@ -1,5 +1,6 @@
-"""Many puts with pointers at once: what the kernel finds is what the object codec reads."""
+"""Puts with pointers, one or many at once: what the kernel finds is what the object codec reads."""
 
+import ctypes
 import gc
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import strategies as s
-from tests.support.shared_memory import small_arena
+from tests.support.shared_memory import give_back, small_arena
 from tests.support.waiting import until
 from zenlake.api.values.zbytes import ZBytes, payload_bytes
 from zenlake.shm import holds, pointers
@@ -106,11 +107,44 @@ def test_the_kernel_reads_what_the_codec_reads(
     assert [bytes(held.payload(n)) for n in range(len(pushes))] == [
         payload(n) for n in range(len(pushes))
     ]
-    assert held.sizes.tolist() == [SIZE] * len(pushes)
+    assert held.mean_size == SIZE
     del held
     gc.collect()
     assert [buffer.header.references for buffer in buffers] == [0] * len(buffers)
     assert memory.holds.count == 0
+
+
+@given(usual, st.booleans())
+def test_one_put_is_what_the_codec_reads(
+    arena: Arena, memory: ForeignMemory, push: Push, follows: bool
+) -> None:
+    buffer = shared(arena, 0)
+    data = with_pointer(push, buffer)
+    put = PointerReader(memory).read_one(data + data * follows, 0, len(data) * (1 + follows), ())
+    assert put is not None
+    assert (put.end, decoded(put.head)) == (len(data), [push])
+    held = put.hold()
+    assert held is not None
+    assert (held.mean_size, bytes(held.payload(0))) == (SIZE, payload(0))
+    assert memory.holds.count == 1
+    del held
+    gc.collect()
+    assert (buffer.header.references, memory.holds.count) == (0, 0)
+
+
+def test_one_payload_that_was_taken_back_is_given_up(arena: Arena, memory: ForeignMemory) -> None:
+    counter, push = ctypes.c_uint32(2), Push(KEY, Put(b""))
+    taken, used_again = shared(arena, 0), shared(arena, 1)
+    puts = [
+        PointerReader(memory).read_one(data, 0, len(data), (ctypes.addressof(counter),) * 8)
+        for data in (with_pointer(push, taken), with_pointer(push, used_again))
+    ]
+    taken.header.invalidate()
+    used_again.header.next_generation()
+    assert [put and put.hold() for put in puts] == [None, None]
+    assert (taken.header.references, used_again.header.references) == (0, 1)  # One is another's.
+    assert (counter.value, memory.holds.count) == (0, 0)
+    give_back(used_again)
 
 
 @given(st.lists(usual, min_size=1, max_size=20))

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("zenlake.runtime")
 
 SCAN_FROM = 512  # Bytes behind the first message of a FRAME from which on the scan is faster.
-SHARED_FROM = 100  # Bytes of messages with pointers from which on reading them together is faster.
+SHARED_FROM = 400  # Bytes of messages with pointers from which on reading them together is faster.
 IN_RUNS = (PUSH, RESPONSE)  # Messages that are handled many at a time.
 STACKED = (Push, Request, Response)  # Messages that may carry a timestamp stack.
 
@@ -98,8 +98,11 @@ class InboundFrames:
             put = read_plain_push(data, pos, end)
             more = end - (put[-1] if put is not None else pos)
             is_other_push = put is None and data[pos] & ID_MASK == PUSH
-            if shm is not None and is_other_push and more >= SHARED_FROM:
-                done = self._on_shared_puts(session_face, shm, reliable, data, pos, end)
+            if shm is not None and is_other_push and (self._kernels or self._load_kernels()):
+                if more >= SHARED_FROM:
+                    done = self._on_shared_puts(session_face, shm, reliable, data, pos, end)
+                else:
+                    done = self._on_shared_put(session_face, shm, data, pos, end)
                 if done > pos:
                     pos = done
                     continue
@@ -172,6 +175,31 @@ class InboundFrames:
                 head = bytes((PUT | FLAG_TIMESTAMP,)) + stamp
             tail = data[after_key:body] + head + data[body + 1 : stop]
             self._forwarder.forward_put(session_face, route.out, data[pos], tail, qos, reliable)
+
+    def _on_shared_put(
+        self, session_face: SessionFace, shm: "ShmSession", data: bytes, pos: int, end: int
+    ) -> int:
+        """Deliver a put with a pointer into shared memory, whose payload stays where it is; return
+        where it ends, or `pos`: it has to be decoded, for it is not plain, or wanted otherwise."""
+        if not shm.views or self._exchange.stamps:
+            return pos
+        shared = shm.read_one(data, pos, end)
+        put = None if shared is None else read_plain_push(shared.head, 0, len(shared.head))
+        if shared is None or put is None:
+            return pos
+        name, after_key, body, *_ = put
+        route = session_face.routes.get(name)
+        if route is None or route.out or self._local.takes_bytes(route.local):
+            return pos
+        held = shared.hold()
+        if held is None:
+            session_face.session.drop_received(DropReason.SHM_UNREADABLE)
+            return shared.end
+        rests = (None if after_key == body else 0,)
+        delivery = Delivery((route.key,), shared.head, (0,), (0,), 1, rests, payloads=held)
+        for full in self._local.deliver(route.local, delivery):
+            self._backpressure.pause_until_room(session_face, full)
+        return shared.end
 
     def _on_push(
         self, session_face: SessionFace, reliable: bool, data: bytes, pos: int, end: int
@@ -280,8 +308,6 @@ class InboundFrames:
     ) -> int:
         """Handle many puts with pointers into shared memory; return where they end, or `pos`: they
         have to be handled one at a time."""
-        if not (self._kernels or self._load_kernels()):
-            return pos
         puts = shm.read_many(data, pos, end)
         if puts is None:
             return pos

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from zenlake.shm.pointers import HeldPayloads
+    from zenlake.shm.pointers import HeldPayload, HeldPayloads
     from zenlake.wire.push_run import PushRun
     from zenlake.wire.reply_run import ReplyRun
 
@@ -79,8 +79,9 @@ class Delivery:
     "The rows that the samples are, if they were scanned."
     message: RawPush | None = None
     "The message as received, if the delivery is that one alone."
-    payloads: "HeldPayloads | None" = None
-    "Payloads in shared memory, by position in the run; `data` has the messages without them."
+    payloads: "HeldPayload | HeldPayloads | None" = None
+    """Payloads in shared memory, by position in the run; `data` has the messages without them, and
+    `rests` the position of the only one if there is no `part`."""
 
 
 class LocalSession(Protocol):

@@ -1,4 +1,5 @@
-"""Many received puts with pointers into shared memory: held together, then viewed or copied.
+"""Received puts with pointers into shared memory: one, or many that are held together, then viewed
+or copied.
 
 Knows how to check all pointers of a FRAME together. The compiled part is kernels/shared_push.py.
 Importing this module loads NumPy and Numba.
@@ -13,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.shm import native
-from zenlake.shm.foreign import MAX_COPIED_PAYLOAD, ForeignMemory
+from zenlake.shm.foreign import MAX_COPIED_PAYLOAD, ForeignMemory, Pointer
 from zenlake.shm.headers import DESCRIPTION_AT, HEADER, POSIX, WATCHDOGS_AT, HeaderTable
 from zenlake.shm.holds import Holds, ReceivedBuffer
 from zenlake.shm.kernels.shared_push import LENGTH_BYTES, SHARED, find_kernel, write_kernel
 from zenlake.shm.native import VALID
 from zenlake.shm.segment import Segment, ShmError
 from zenlake.shm.views import ReceivedLease, view_of
+from zenlake.wire.extensions import FLAG_EXTENSIONS
 from zenlake.wire.qos import PRIORITY_BITS
 from zenlake.wire.scan import CHUNK_ROWS, read_only_array
 
@@ -56,20 +58,74 @@ class Copied(NamedTuple):
     "Messages that were left out: their memory was taken back."
 
 
-class HeldPayloads:
-    """The payloads of several messages, in memory of one process; held as long as this object, and
-    each of them as long as a view of it."""
+class Held:
+    """Received payloads in memory of one process, to each of which this one has a reference."""
 
-    __slots__ = (
-        "_address",
-        "_finish_all",
-        "_holds",
-        "_indices",
-        "_pid",
-        "_records",
-        "_segment",
-        "_table",
-    )
+    __slots__ = ("_holds", "_pid", "_segment", "_table")
+
+    def __init__(self, holds: Holds, table: HeaderTable, segment: Segment) -> None:
+        self._holds = holds
+        self._table = table
+        self._segment = segment
+        self._pid = os.getpid()
+
+    def _view(self, index: int, generation: int, offset: int, size: int) -> memoryview:
+        """Return a view of a payload, with a reference of its own to the buffer, unless that was
+        taken back: its lease tells."""
+        header, (word, bit) = self._table.header(index), self._table.watchdog(index)
+        functions = native.load()
+        referred = self._pid == os.getpid()  # The child of a fork has no references.
+        if referred and functions.hold(header, generation, word, bit) == VALID:
+            functions.add(header, 1)
+        else:
+            referred = False
+        lease = ReceivedLease(
+            self._holds, self._table, index, generation, self._segment, offset, referred=referred
+        )
+        return view_of(self._segment, offset, size, lease, writable=False)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether there is nothing to give back: the interpreter ends, and modules may be gone, or
+        this is the child of a fork, and the references are its parent's."""
+        return self._holds.over or self._pid != os.getpid()
+
+
+class HeldPayload(Held):
+    """The payload of one message; held as long as this object, and as long as a view of it."""
+
+    __slots__ = ("_finish", "_generation", "_header", "_index", "_offset", "mean_size")
+
+    def __init__(
+        self,
+        holds: Holds,
+        table: HeaderTable,
+        segment: Segment,
+        offset: int,
+        pointer: Pointer,
+    ) -> None:
+        super().__init__(holds, table, segment)
+        self.mean_size, _, self._index, self._generation = pointer
+        self._offset = offset
+        self._header = table.header(self._index)
+        self._finish = native.load().finish
+        holds.add(table, self._index, self._generation)
+
+    def payload(self, number: int) -> memoryview:
+        """Return a view of the payload; `number` is 0."""
+        return self._view(self._index, self._generation, self._offset, self.mean_size)
+
+    def __del__(self) -> None:
+        if not self._is_over:
+            self._finish(self._header, self._generation)
+            self._holds.remove(self._table, self._index)
+
+
+class HeldPayloads(Held):
+    """The payloads of several messages; held as long as this object, and each of them as long as a
+    view of it."""
+
+    __slots__ = ("_address", "_finish_all", "_indices", "_records")
 
     def __init__(
         self,
@@ -79,49 +135,58 @@ class HeldPayloads:
         indices: npt.NDArray[np.int64],
         records: Records,
     ) -> None:
-        self._holds = holds
-        self._table = table
-        self._segment = segment
+        super().__init__(holds, table, segment)
         self._indices = indices
         self._records = records
         self._address = records.ctypes.data
         self._finish_all = native.load().finish_all
-        self._pid = os.getpid()
         holds.add_many(table, indices, records["generation"])
 
     def payload(self, number: int) -> memoryview:
-        """Return a view of a payload, with a reference of its own to the buffer, unless that was
-        taken back: its lease tells."""
-        header, generation, watchdog, bit, source, size, _ = self._records[number].tolist()
+        """Return a view of a payload."""
+        _, generation, _, _, source, size, _ = self._records[number].tolist()
         offset = source - self._segment.address
-        functions = native.load()
-        referred = self._pid == os.getpid()  # The child of a fork has no references.
-        if referred and functions.hold(header, generation, watchdog, bit) == VALID:
-            functions.add(header, 1)
-        else:
-            referred = False
-        lease = ReceivedLease(
-            self._holds,
-            self._table,
-            int(self._indices[number]),
-            generation,
-            self._segment,
-            offset,
-            referred=referred,
-        )
-        return view_of(self._segment, offset, size, lease, writable=False)
+        return self._view(int(self._indices[number]), generation, offset, size)
 
     @property
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """Bytes of each payload."""
-        return self._records["size"]
+    def mean_size(self) -> int:
+        """Bytes of a payload, on average."""
+        return int(self._records["size"].mean())
 
     def __del__(self) -> None:
-        if self._holds.over:  # The interpreter ends: modules may be gone.
-            return
-        if self._pid == os.getpid():  # In the child of a fork the references are the parent's.
+        if not self._is_over:
             self._finish_all(self._address, 0, len(self._records))
             self._holds.remove_many(self._table, self._indices)
+
+
+class SharedPut(NamedTuple):
+    """A put with a pointer into the memory of another process."""
+
+    head: bytes
+    "The message with an empty payload."
+    end: int
+    "Position after the message."
+    pointer: Pointer
+    holds: Holds
+    table: HeaderTable
+    segment: Segment
+    offset: int
+    counter: int
+    """Address of the sender's counter, which falls by one once the payload is confirmed here; 0:
+    there is none."""
+
+    def hold(self) -> HeldPayload | None:
+        """Keep the payload where it is; None: its memory was taken back."""
+        _, _, index, generation = self.pointer
+        functions, held = native.load(), None
+        header, (word, bit) = self.table.header(index), self.table.watchdog(index)
+        if functions.hold(header, generation, word, bit) == VALID:
+            held = HeldPayload(self.holds, self.table, self.segment, self.offset, self.pointer)
+        else:
+            functions.finish(header, generation)
+        if self.counter:
+            functions.add(self.counter, -1)
+        return held
 
 
 class SharedPuts(NamedTuple):
@@ -212,12 +277,31 @@ class SharedPuts(NamedTuple):
 
 
 class PointerReader:
-    """Reader of many pointers, for one thread."""
+    """Reader of puts with pointers, for one thread."""
 
     def __init__(self, foreign: ForeignMemory) -> None:
         self._foreign = foreign
+        self._row = np.zeros(1, SHARED)
         self._rows = np.zeros(MAX_MESSAGES, SHARED)
         self._records = np.zeros(MAX_MESSAGES, POINTER)
+
+    def read_one(
+        self, data: bytes, pos: int, end: int, counters: tuple[int, ...]
+    ) -> SharedPut | None:
+        """Read one message; None: it has another form, or points to nothing that can be read."""
+        found, stop = find_kernel(read_only_array(data), pos, end, self._row)
+        if not found:
+            return None
+        _, body, mark, qos, size, table, index, generation, _ = self._row.item(0)
+        pointer = Pointer(size, table, index, generation)
+        try:
+            place = self._foreign.locate(pointer)
+        except ShmError:
+            return None
+        plain = bytes((data[body] & ~FLAG_EXTENSIONS,))
+        head = b"".join((data[pos:body], plain, data[body + 1 : mark], b"\0"))
+        counter = counters[qos & PRIORITY_BITS] if counters else 0
+        return SharedPut(head, stop, pointer, self._foreign.holds, *place, counter)
 
     def read(self, data: bytes, pos: int, end: int, counters: tuple[int, ...]) -> SharedPuts | None:
         """Read messages from `pos` on, and hold what they point to; None: they have to be read one

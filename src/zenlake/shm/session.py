@@ -6,6 +6,7 @@ not know sockets or routes.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from zenlake.shm import native
@@ -26,7 +27,7 @@ from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 
 if TYPE_CHECKING:
-    from zenlake.shm.pointers import PointerReader, SharedPuts
+    from zenlake.shm.pointers import PointerReader, SharedPut, SharedPuts
 
 POINTER_BYTES = 48  # Upper bound on what a pointer adds to the head of a put.
 
@@ -71,7 +72,6 @@ class ShmSession:
         self._steps = steps
         self._foreign = process_memory().foreign
         self._foreign.drop_ended()
-        self._reader: PointerReader | None = None
         config = node.config
         self.threshold = config.threshold
         self.views = config.zero_copy
@@ -110,14 +110,21 @@ class ShmSession:
             carrier.shm, slices, carrier.payload = False, carrier.payload, b""
             carrier.payload = self._payload(slices, priority, views=self.views)  # type: ignore[assignment]
 
+    def read_one(self, data: bytes, pos: int, end: int) -> "SharedPut | None":
+        """Return the put with a pointer at `pos`; None: it has to be expanded. The compiled readers
+        are loaded."""
+        return self._pointers.read_one(data, pos, end, self._steps.received)
+
     def read_many(self, data: bytes, pos: int, end: int) -> "SharedPuts | None":
         """Return the puts with pointers from `pos` on; None: they have to be expanded one at a
         time. The compiled readers are loaded."""
-        if self._reader is None:
-            from zenlake.shm.pointers import PointerReader
+        return self._pointers.read(data, pos, end, self._steps.received)
 
-            self._reader = PointerReader(self._foreign)
-        return self._reader.read(data, pos, end, self._steps.received)
+    @cached_property
+    def _pointers(self) -> "PointerReader":
+        from zenlake.shm.pointers import PointerReader
+
+        return PointerReader(self._foreign)
 
     def _payload(
         self, slices: tuple[Slice, ...], priority: int, *, views: bool

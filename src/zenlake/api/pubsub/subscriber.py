@@ -4,7 +4,7 @@ Knows which subscribers match a key, and how samples are handed over. Does not k
 come from.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from zenlake.keytable import KeyTable
     from zenlake.runtime.local_delivery import Delivery, RawPush, RunPart
     from zenlake.runtime.session_face import SessionFace
+    from zenlake.shm.pointers import HeldPayload, HeldPayloads
+    from zenlake.wire.push import Push
     from zenlake.wire.push_run import PushRun
 
 MAX_KNOWN_KEYS = 8_192  # Keys whose matching subscribers are remembered.
@@ -233,7 +235,9 @@ class Subscribers:
         full: list[Sink[Any]] = []
         items: Iterable[Sample] = ()
         part, message, count = delivery.part, delivery.message, delivery.count
-        if part is None:
+        if delivery.payloads is not None:
+            items = _shared_samples(delivery, delivery.payloads)
+        elif part is None:
             data = repeat(delivery.data)
             items = samples(delivery.keys, data, delivery.starts, delivery.ends, delivery.rests)
         elif not all(isinstance(entry.sink, RunSink) for entry in subscribers):
@@ -247,7 +251,7 @@ class Subscribers:
             elif delivery.payloads is None:
                 sink.fit(int(delivery.ends[-1] - delivery.starts[0]) // count)
             else:
-                sink.fit(int(delivery.payloads.sizes.mean()))
+                sink.fit(delivery.payloads.mean_size)
             if part is not None and isinstance(sink, RunSink):
                 room = sink.push_run(*part)
             elif message is not None and isinstance(sink, RunSink) and _wants(sink, message):
@@ -262,15 +266,28 @@ class Subscribers:
 def _scanned_samples(delivery: "Delivery", part: "RunPart") -> Iterable[Sample]:
     """Return the samples of scanned rows, made as they are taken."""
     rests = part.run.message_starts(part.rows)
-    if delivery.payloads is not None:
-        numbers = range(delivery.count) if part.rows is None else part.rows.tolist()
-        shared = SharedChunk(delivery.data, delivery.payloads, numbers, rests)
-        return samples_of(delivery.keys, shared, delivery.count)
     starts, ends = delivery.starts, delivery.ends
     assert not isinstance(starts, tuple)
     assert not isinstance(ends, tuple)
     # Copies: the next scan overwrites the arrays.
     chunk = SampleChunk(delivery.data, starts.copy(), ends.copy(), rests)
+    return samples_of(delivery.keys, chunk, delivery.count)
+
+
+def _shared_samples(
+    delivery: "Delivery", payloads: "HeldPayload | HeldPayloads"
+) -> Iterable[Sample]:
+    """Return samples with payloads in shared memory, made as they are taken."""
+    part = delivery.part
+    numbers: Sequence[int] = range(delivery.count)
+    rests: Sequence[int | Push | None] | None
+    if part is None:
+        rests = tuple(delivery.rests)
+    else:
+        rests = part.run.message_starts(part.rows)
+        if part.rows is not None:
+            numbers = part.rows.tolist()
+    chunk = SharedChunk(delivery.data, payloads, numbers, rests)
     return samples_of(delivery.keys, chunk, delivery.count)
 
 

@@ -37,7 +37,7 @@ from zenlake.wire.wireexpr import WireExpr
 if TYPE_CHECKING:
     import numpy as np
 
-    from zenlake.shm.pointers import HeldPayloads
+    from zenlake.shm.pointers import HeldPayload, HeldPayloads
 
     Positions = np.ndarray[tuple[int], np.dtype[np.signedinteger[Any]]]
     _Row = object  # Programs are not to take a sample for a tuple.
@@ -244,9 +244,9 @@ class SharedChunk:
 
     _data: bytes
     "The messages without their payloads."
-    _payloads: "HeldPayloads"
+    _payloads: "HeldPayload | HeldPayloads"
     _numbers: Sequence[int]
-    _rests: Sequence[int] | None
+    _rests: Sequence[int | Push | None] | None
 
     def payload(self, number: int) -> ZBytes:
         return ZBytes.of(self._payloads.payload(self._numbers[number]))
