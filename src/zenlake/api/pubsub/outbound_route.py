@@ -5,7 +5,6 @@ wants it: the routing says, and says when that has changed.
 """
 
 import logging
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,7 +41,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("zenlake.api")
 
 NEVER = -1  # Version of a route that was never computed.
-NOT_SHARED = sys.maxsize  # Size of payloads that go through shared memory, where there is none.
+NOT_SHARED = (1 << 30) - 1
+"""Size of payloads that go through shared memory, where there is none: larger than any message. It
+has one digit of an int, as CPython compares such numbers faster."""
 NO_OPTIONS = (None,) * 5  # Options of a put that has none.
 SMALL = 4096  # Bytes up to which a received payload is copied when it is put again.
 
