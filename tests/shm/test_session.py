@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+import zenlake
 from tests.support.processes import python_environment
 from tests.support.session_pairs import listening, pair, publisher_for
 from tests.support.waiting import until
 from zenlake import CongestionControl, ZBytes, shm
+from zenlake.runtime import kernel_loader
+from zenlake.runtime.inbound import InboundFrames
 from zenlake.runtime.sending import SendingSession
 from zenlake.shm.arena import Arena, SharedBuffer
+from zenlake.shm.pointers import HeldPayload, SharedPut
 from zenlake.shm.views import OwnLease, lease_of
 
 pytestmark = pytest.mark.slow
@@ -80,6 +84,66 @@ def test_a_bad_pointer_is_dropped_and_counted(name: str, count: int) -> None:
         until(lambda: heard)
         assert heard == [b"y" * SIZE]
         assert len(a.info.transports()) == len(b.info.transports()) == 1
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers that are loaded before the first put."""
+    kernel_loader.load()
+    make = InboundFrames.__init__
+
+    def make_loaded(self: InboundFrames, *arguments: Any) -> None:
+        make(self, *arguments)
+        assert self._load_kernels()
+
+    monkeypatch.setattr(InboundFrames, "__init__", make_loaded)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_put_that_comes_alone_is_read_by_the_kernel(
+    name: str, kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first put makes the receiver know its route; a bad pointer is dropped and counted."""
+    heard: list[tuple[bytes, bool, Any]] = []
+    given: list[HeldPayload | None] = []
+    hold = SharedPut.hold
+
+    def note(put: SharedPut) -> HeldPayload | None:
+        given.append(hold(put))
+        return given[-1]
+
+    monkeypatch.setattr(SharedPut, "hold", note)
+
+    def hear(sample: zenlake.Sample) -> None:
+        shared = sample.payload.as_shm() is not None
+        heard.append((bytes(sample.payload), shared, sample.congestion_control))
+
+    with (
+        pair(transport__shared_memory__enabled=True) as (a, b),
+        b.declare_subscriber(KEY, hear),
+        a.declare_publisher(KEY, **BLOCK) as publisher,
+    ):
+        until(lambda: publisher.matching_status.matching)
+        for number in range(3):
+            publisher.put(bytes([number]) * SIZE)
+            until(lambda: len(heard), lambda count: count == number + 1)  # noqa: B023
+        assert len(given) == 2
+        provider = shm.ShmProvider.default_backend(1 << 20)
+        made = provider.alloc(SIZE)
+        made[:] = b"x" * SIZE
+        payload = ZBytes(made)
+        BAD[name](buffer_of(payload))
+        publisher.put(payload)
+        until(lambda: b.stats().dropped.get("shm_unreadable", 0) == 1)
+        publisher.put(b"y" * SIZE)
+        until(lambda: len(heard), lambda count: count == 4)
+        expected = [*(bytes([number]) * SIZE for number in range(3)), b"y" * SIZE]
+        assert heard == [(data, True, CongestionControl.BLOCK) for data in expected]
+        given.clear()
+        node = a._core.exchange.node.shm
+        assert node is not None
+        assert node.pool is not None
+        until(lambda: not any(buffer.header.references for buffer in node.pool._busy))  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("size", [3072, 300_000])

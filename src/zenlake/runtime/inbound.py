@@ -98,7 +98,7 @@ class InboundFrames:
             put = read_plain_push(data, pos, end)
             more = end - (put[-1] if put is not None else pos)
             is_other_push = put is None and data[pos] & ID_MASK == PUSH
-            if shm is not None and is_other_push and (self._kernels or self._load_kernels()):
+            if shm is not None and is_other_push:
                 if more >= SHARED_FROM:
                     done = self._on_shared_puts(session_face, shm, reliable, data, pos, end)
                 else:
@@ -181,8 +181,8 @@ class InboundFrames:
     ) -> int:
         """Deliver a put with a pointer into shared memory, whose payload stays where it is; return
         where it ends, or `pos`: it has to be decoded, for it is not plain, or wanted otherwise."""
-        if not shm.views or self._exchange.stamps:
-            return pos
+        if not (self._kernels and shm.views) or self._exchange.stamps:
+            return pos  # Few puts do not have the kernels loaded.
         shared = shm.read_one(data, pos, end)
         put = None if shared is None else read_plain_push(shared.head, 0, len(shared.head))
         if shared is None or put is None:
@@ -308,6 +308,8 @@ class InboundFrames:
     ) -> int:
         """Handle many puts with pointers into shared memory; return where they end, or `pos`: they
         have to be handled one at a time."""
+        if not (self._kernels or self._load_kernels()):
+            return pos
         puts = shm.read_many(data, pos, end)
         if puts is None:
             return pos
