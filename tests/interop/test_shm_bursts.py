@@ -18,13 +18,14 @@ from tests.support.log_recording import payloads
 from tests.support.waiting import until
 from zenlake.log import Recorder
 from zenlake.runtime import kernel_loader
-from zenlake.shm.pointers import PointerReader, SharedPuts
+from zenlake.shm.pointers import PointerReader
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
 ON = {"transport/shared_memory/enabled": True, "transport/shared_memory/mode": "init"}
 COUNT = 3000
 PAUSES = 4
+TOGETHER, ALONE = 100, 2  # Puts of which some are read together, or the last one alone.
 PAUSE_SECONDS = 0.45
 SIZE = 5000
 KEY = "shm/burst"
@@ -100,23 +101,31 @@ def test_a_reader_that_gets_no_processor_loses_nothing(
     if copied:
         monkeypatch.setenv("ZENLAKE_SHM_COPY", "1")
     found: list[bytes] = []
-    paused: list[int] = []
-    read = PointerReader.read
+    paused: dict[str, int] = {"read": 0, "read_one": 0}
 
-    def read_and_pause(*arguments: Any) -> SharedPuts | None:
-        puts = read(*arguments)
-        if puts is not None and len(paused) < PAUSES:
-            paused.append(len(puts.rows))
-            time.sleep(PAUSE_SECONDS)
-        return puts
+    def pause_in(name: str) -> None:
+        read = getattr(PointerReader, name)
 
-    monkeypatch.setattr(PointerReader, "read", read_and_pause)
+        def read_and_pause(*arguments: Any) -> Any:
+            puts = read(*arguments)
+            if puts is not None and paused[name] < PAUSES:
+                paused[name] += 1
+                time.sleep(PAUSE_SECONDS)
+            return puts
+
+        monkeypatch.setattr(PointerReader, name, read_and_pause)
+
+    for reading in paused:
+        pause_in(reading)
     with sender_to_us(NAMES[name]) as (sender, receiver):
         with receiver.declare_subscriber(KEY, lambda sample: found.append(bytes(sample.payload))):
             burst(NAMES[name], sender)
             until(lambda: len(found) >= COUNT or receiver.stats().dropped)
-            more = partial(burst, NAMES[name], sender, PAUSES)
-            until(lambda: len(paused) == PAUSES, pause=more)
+            more = partial(burst, NAMES[name], sender, TOGETHER)
+            until(lambda: paused["read"] == PAUSES, pause=more)
+            if not copied:  # Copies are read together, or decoded.
+                alone = partial(burst, NAMES[name], sender, ALONE)
+                until(lambda: paused["read_one"] == PAUSES, pause=alone)
             until(lambda: len(found) >= COUNT or receiver.stats().dropped)
         assert receiver.stats().dropped == {}
     assert found[:COUNT] == [payload(number) for number in range(COUNT)]
