@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 help:
 	@echo "make demo      a fleet, recorded into tables by Spark while it drives, and asked about its past"
 	@echo "make unit      the quick tests, without other processes: about a minute"
-	@echo "make test      format, lint and type checks, and all tests but campaigns: under ten minutes"
+	@echo "make test      format, lint and type checks, and all tests but campaigns: a quarter of an hour"
 	@echo "make campaign  what takes long: many kills, kernels checked two more ways, every malformed byte"
 	@echo "make check     format, lint and type checks alone"
 	@echo "make bench     the speed figures, one per line"
